@@ -17,18 +17,13 @@ from hgpo.reporting.viewer.data import ViewerData
 from hgpo.reporting.viewer.site import make_server, write_site
 from hgpo.reporting.viewer.sources import find_sources
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.options import Options  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
+pytest.importorskip("selenium", reason="selenium is not installed (make install-dev)")
+from browser import missing, open_browser, show  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no Chromium here (Debian: apt-get install chromium chromium-driver)"
-)
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 RUN = Run("tiny", "alfworld", "hgpo", 2, 0)
 HOSTILE = [
     "</script><script>document.title = 'owned'</script>",
@@ -54,14 +49,8 @@ def data(made):
 
 @pytest.fixture(scope="module")
 def browser():
-    options = Options()
-    options.binary_location = CHROMIUM or ""
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+    with open_browser() as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module", params=["served", "files"])
@@ -74,13 +63,6 @@ def page(request, browser, data, tmp_path_factory):
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
-
-
-def show(browser, width, height, dark=False):
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
 
 def open_page(browser, page, place="", dark=False, width=1400):
