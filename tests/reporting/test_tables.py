@@ -14,7 +14,7 @@ from fake_results import make_config, make_evaluation, make_panels, make_trainin
 from hgpo.config import Run, load_config
 from hgpo.errors import DataError
 from hgpo.reporting.breakdowns import type_tables, webshop_table
-from hgpo.reporting.build import write_tables
+from hgpo.reporting.build import make_tables, write_tables
 from hgpo.reporting.collect import NotMeasured, load_results
 from hgpo.reporting.comparisons import comparisons_table
 from hgpo.reporting.paper import paper_table, reported
@@ -303,15 +303,39 @@ def test_latex_is_a_booktabs_table_without_bare_specials():
     assert "±" not in text and r"$\pm$" in text
 
 
+def test_latex_has_a_table_for_each_environment_with_every_cell(loaded):
+    table = results_table(loaded)
+    text = latex(table)
+    assert text.count(r"\begin{table}") == text.count(r"\toprule") == table.display["environment"].nunique() == 2
+    assert r"\label{tab:results-alfworld}" in text and r"\label{tab:results-webshop}" in text
+    body = [line for line in text.splitlines() if line.endswith(r"\\") and "shortstack" not in line]
+    assert len(body) == len(table.display)
+    for line, success in zip(body, table.display["success %"], strict=True):
+        assert success.replace("±", r"$\pm$") in line
+    captions = [line for line in text.splitlines() if line.startswith(r"\caption")]
+    assert "environment webshop, split test, K 2, tasks 12, evaluation seeds 3" in captions[1]
+    assert all(note[:40].replace("_", r"\_") in captions[0] for note in table.notes)
+
+
+def test_latex_tells_once_what_is_the_same_everywhere_and_leaves_out_what_is_empty():
+    cells = pd.DataFrame({"model": ["m", "m"], "K": [2, 4], "success %": ["1", "1"], "score %": ["–", "–"]})
+    text = latex(Table("t", "T", "c", cells, cells))
+    assert "All rows: model m." in text and r"{lll}" not in text and "score" not in text
+    assert r"\begin{tabular}{ll}" in text and "2 & 1" in text and "4 & 1" in text  # results stay, equal or not
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex") and not shutil.which("tectonic"), reason="no LaTeX on this machine")
-def test_latex_compiles(loaded, tmp_path):
-    body = latex(results_table(loaded)) + latex(AWKWARD)
-    document = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + body + r"\end{document}"
-    (tmp_path / "t.tex").write_text(document)
+def test_latex_compiles_and_fits_the_page(loaded, tmp_path):
+    wide = pd.DataFrame({f"[column] {i}": ["[0.1, 0.2] and more", "1"] for i in range(12)})
+    tables = [*make_tables(loaded)[0], AWKWARD, Table("wide", "Wide", "c", wide, wide)]
+    packages = r"\documentclass{article}\usepackage{booktabs,graphicx}"
+    body = r"\clearpage ".join(latex(table) for table in tables)
+    (tmp_path / "t.tex").write_text(packages + r"\begin{document}" + body + r"\end{document}")
     program = shutil.which("pdflatex") or shutil.which("tectonic")
     mode = ["-interaction=nonstopmode", "-halt-on-error"] if program.endswith("pdflatex") else []
     done = subprocess.run([program, *mode, "t.tex"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout + done.stderr
 
 
 def test_markdown_has_one_row_a_line():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from hgpo.files import write_text
+from hgpo.reporting.latex import table_environments
 
 FORMATS = ("md", "csv", "tex", "html")
 NOT_RUN = "not run"
@@ -66,16 +66,8 @@ def csv(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A booktabs table environment; needs `\\usepackage{booktabs}` and nothing else."""
-    escaped = table.display.map(lambda cell: _tex(str(cell))).rename(columns=_tex)
-    styled = escaped.style.hide(axis="index")
-    return styled.to_latex(
-        hrules=True,
-        column_format="l" * len(escaped.columns),
-        position_float="centering",
-        caption=_tex(" ".join([table.title + ".", table.caption, *table.notes])),
-        label="tab:" + table.name.replace("_", "-"),
-    )
+    """`table` environments with booktabs that fit the width of a page (see `hgpo.reporting.latex`)."""
+    return table_environments(table.name, table.title, " ".join([table.caption, *table.notes]), table.display)
 
 
 def webpage(table: Table) -> str:
@@ -121,23 +113,3 @@ def points(effect: float, low: float, high: float) -> str:
 
 def _bullets(table: Table) -> list[str]:
     return ["\n".join(f"- {note}" for note in table.notes)] if table.notes else []
-
-
-_SYMBOLS = {
-    "±": r"$\pm$",
-    "–": "--",
-    "−": "$-$",
-    "×": r"$\times$",
-    "α": r"$\alpha$",
-    "γ": r"$\gamma$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "→": r"$\rightarrow$",
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-} | {character: "\\" + character for character in "&%$#_{}"}
-
-
-def _tex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, _SYMBOLS)), lambda match: _SYMBOLS[match.group()], text)
