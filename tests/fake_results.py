@@ -7,7 +7,7 @@ them look like real ones.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 
 from hgpo import advantages
 from hgpo.config import Config, Run, load_config, plan_runs
+from hgpo.evaluation.baselines import Trials
 from hgpo.evaluation.store import EpisodeStore
 from hgpo.files import sha256_json, write_json
 from hgpo.reporting.collect import warm_start_runs
@@ -31,6 +32,7 @@ TYPES = {
     "webshop": ["beauty", "electronics", "fashion", "garden", "grocery"],
 }
 SKILL = {"warm_start": 0.35, "grpo": 0.55, "gigpo": 0.66, "hgpo": 0.72, "hgpo_flat": 0.68, "random": 0.05}
+SKILL |= {"reflexion": 0.4}
 
 
 def make_config(folder: Path, **changes: Any) -> Path:
@@ -218,7 +220,8 @@ def make_evaluation(
     path = run.episodes(config, split, seed)
     described = metadata(config, run, split, seed)
     store = EpisodeStore(path, described | {"checkpoint_hash": checkpoint or described["checkpoint_hash"]})
-    store.append([make_episode(run, task, split, seed, length) for task in panel.tasks], wall_s=0.5)
+    make = make_trials if run.method == "reflexion" else make_episode
+    store.append([make(run, task, split, seed, length) for task in panel.tasks], wall_s=0.5)
     store.finish()
     return path
 
@@ -236,6 +239,17 @@ def make_episode(run: Run, task: Task, split: str, seed: int, length: int = 3) -
     if run.environment == "webshop" and score > 0:
         steps[-1].action = "click[buy now]"
     return Episode(task.id, task.type, 0, task.goal, steps, won=won, score=score)
+
+
+def make_trials(run: Run, task: Task, split: str, seed: int, length: int = 3, limit: int = 3) -> Trials:
+    """Up to `limit` episodes of one task, the last won or not."""
+    trials: list[Episode] = []
+    while not trials or (len(trials) < limit and not trials[-1].won):
+        episode = make_episode(run, task, split, seed + 1000 * len(trials), length)
+        trials.append(replace(episode, rollout=len(trials)))
+    last, notes = trials[-1], len(trials) - 1
+    goal = "\n".join([last.goal, *(f"- note {number}: open <b>the fridge</b>" for number in range(notes))])
+    return Trials(**(vars(last) | {"goal": goal}), trials=trials, reflections=[(50, 10)] * notes)
 
 
 def make_step(place: str, number: int) -> Step:

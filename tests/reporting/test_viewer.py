@@ -10,12 +10,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from fake_results import make_rollouts
+from fake_results import make_evaluation, make_rollouts
 
 from hgpo import advantages
 from hgpo.cli.results import view
 from hgpo.config import Run
 from hgpo.errors import DataError
+from hgpo.evaluation.store import steps_path
 from hgpo.reporting.viewer.data import STEPS_IN_BLOCK, ViewerData
 from hgpo.reporting.viewer.groups import columns_of, group_columns, options_of
 from hgpo.reporting.viewer.site import ASSETS, make_server, write_site
@@ -69,6 +70,25 @@ def test_blocks_hold_every_step_once_and_whole_tasks(config, data):
         for i in mine:
             by_task.setdefault(index["task"][i], set()).add(index["block"][i])
         assert all(len(blocks) == 1 for blocks in by_task.values())
+
+
+def test_every_trial_at_a_task_is_there(config):
+    run = Run("tiny", "alfworld", "reflexion", 2, 0)
+    path = make_evaluation(config, run, "in_domain", 123)
+    data = ViewerData(config, find_sources(config, run), "trials")
+    steps = pd.read_parquet(steps_path(path))
+    index, (rollout, seen) = body(data.script("index"))[1]["episodes"], ({}, {})
+    for name in (n for n in data.names() if n != "index"):
+        for episode in body(data.script(name))[1]["episodes"]:
+            rollout[episode["row"]], seen[episode["row"]] = episode["rollout"], episode
+    assert sorted(seen) == list(range(12)) and max(rollout.values()) == 2 and min(rollout.values()) == 0
+    for row, task in enumerate(sorted(steps["task"].unique())):
+        of_task = steps[steps["task"] == task]
+        lengths = of_task.groupby("trajectory").size()
+        assert seen[row]["trials"] == [lengths[f"{task}#{n}"] for n in range(rollout[row] + 1)]
+        assert len(seen[row]["steps"]) == index["steps"][row] == len(of_task)
+    path.unlink()
+    steps_path(path).unlink()
 
 
 def test_long_tables_are_cut_into_blocks(config):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_results import make_rollouts
+from fake_results import make_evaluation, make_rollouts
 
 from hgpo.config import Run
 from hgpo.reporting.viewer.data import ViewerData
@@ -25,6 +25,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 RUN = Run("tiny", "alfworld", "hgpo", 2, 0)
+TRIED = Run("tiny", "alfworld", "reflexion", 2, 0)
 HOSTILE = [
     "</script><script>document.title = 'owned'</script>",
     "<img src=x onerror=\"document.title = 'owned'\">",
@@ -44,6 +45,7 @@ def data(made):
             row[column] = HOSTILE[(number // 6 + shift) % len(HOSTILE)]
         row["admissible"] = HOSTILE[:5]
     pq.write_table(pa.Table.from_pylist(table), path)
+    make_evaluation(made, TRIED, "in_domain", 123)
     return ViewerData(made, find_sources(made), "made <b>up</b>")
 
 
@@ -143,6 +145,29 @@ def test_navigation(browser, page, data):
     one(browser, ".list").send_keys(Keys.ARROW_DOWN)
     wait(browser, lambda b: "#episode=1&" in b.current_url)
     wait(browser, lambda b: len(b.find_elements(By.CSS_SELECTOR, ".row.chosen")) == 1)
+    clean(browser)
+
+
+def test_all_trials_at_a_task_are_shown(browser, page, data):
+    episodes = index_of(data)["episodes"]
+    source = next(number for number, one in enumerate(data.sources) if one.run == TRIED)
+    row = next(i for i, s in enumerate(episodes["source"]) if s == source and episodes["rollout"][i] == 2)
+    first = episodes["source"].index(source)
+    block = data._block_of(source, episodes["block"][row], "block")
+    lengths = next(e["trials"] for e in block["episodes"] if e["row"] == row - first)
+    open_page(browser, page, f"#episode={row}&step=0")
+    one(browser, ".card")
+    headings = [h.text for h in browser.find_elements(By.CSS_SELECTOR, ".timeline h3")]
+    assert headings == [f"trial {n} of 3" for n in (1, 2, 3)]
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".timeline button")) == sum(lengths)
+    assert "3 trials" in text(browser, "header") and "3 trials" in text(browser, ".row.chosen")
+    assert text(browser, ".told") == "- note 0: open <b>the fridge</b>\n- note 1: open <b>the fridge</b>"
+    for at, (trial, step) in {0: (1, 0), lengths[0]: (2, 0), sum(lengths) - 1: (3, lengths[2] - 1)}.items():
+        browser.find_elements(By.CSS_SELECTOR, ".timeline button")[at].click()
+        shown = f"trial {trial}, step {step} of {lengths[trial - 1] - 1}"
+        wait(browser, lambda b, shown=shown: shown in text(b, ".card nav"))
+    browser.find_element(By.TAG_NAME, "body").send_keys("k")
+    wait(browser, lambda b: f"step {lengths[2] - 2} of" in text(b, ".card nav"))
     clean(browser)
 
 

@@ -87,13 +87,13 @@ class ViewerData:
         texts = Interned()
         episodes = []
         for row in frame.to_dict("records"):
-            where = places.get(row.get("trajectory") or f"{row['task']}#{row['rollout']}", slice(0, 0))
-            records = steps.iloc[where].to_dict("records")
+            trials = [steps.iloc[where].to_dict("records") for where in _trials(source, row, places)]
             episodes.append(
                 {
                     "row": int(row["row"]),
                     "rollout": int(row["rollout"]),
-                    "steps": [_step(record, texts) for record in records],
+                    "trials": [len(trial) for trial in trials],
+                    "steps": [_step(record, texts) for trial in trials for record in trial],
                 }
             )
         body: dict[str, Any] = {"texts": texts.texts, "episodes": episodes}
@@ -131,6 +131,14 @@ _COLUMNS = (
     "invalid",
     "failed",
 )
+
+
+def _trials(source: Source, row: dict[str, Any], places: dict[str, slice]) -> list[slice]:
+    """Where the steps of an episode lie: one slice, or one for each trial, in time, where it took several."""
+    if source.kind == TRAINING:
+        return [places[row["trajectory"]]]
+    names = (f"{row['task']}#{number}" for number in range(row["rollout"] + 1))
+    return [places.get(name, slice(0, 0)) for name in names]
 
 
 def _blocks(episodes: pd.DataFrame) -> np.ndarray:

@@ -160,8 +160,22 @@ function Row({ index, i, chosen }) {
     <span class="goal">${index.goals[e.goal[i]] || index.tasks[e.task[i]]}</span>
     <${Outcome} won=${e.won[i]} score=${e.score[i]} />
     <span class="meta">${method} K=${history} · ${place}${kind === "training" ? ` · rollout ${e.rollout[i]}` : ""} · ${environment} · training seed ${seed}</span>
-    <span class="meta">${e.steps[i]} steps</span>
+    <span class="meta">${trials(index, i) > 1 ? `${trials(index, i)} trials, ` : ""}${count(e.steps[i], "step")}</span>
   </div>`;
+}
+
+const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+
+// An evaluation may try a task several times: its episode is then all of the trials, one after the other.
+const trials = (index, i) => (index.sources[index.episodes.source[i]][0] === "training" ? 1 : index.episodes.rollout[i] + 1);
+
+function placeOf(found, at) {
+  let first = 0;
+  for (const [trial, length] of found.trials.entries()) {
+    if (at < first + length) return { trial, step: at - first, last: length - 1 };
+    first += length;
+  }
+  return { trial: 0, step: 0, last: 0 };
 }
 
 function Outcome({ won, score }) {
@@ -191,44 +205,51 @@ function Episode({ index, episode, step }) {
     return () => removeEventListener("keydown", listen);
   }, [episode, at, steps.length]);
   const [kind, model, environment, method, history, seed, place] = index.sources[source];
+  const [goal, ...told] = index.goals[e.goal[episode]].split("\n"); // told: what the agent noted in earlier trials
   return html`<article class="episode">
     <header>
       <button class="back" onClick=${() => go(null)}>← episodes</button>
-      <h2>${index.goals[e.goal[episode]] || index.tasks[e.task[episode]]}</h2>
-      <p><${Outcome} won=${e.won[episode]} score=${e.score[episode]} /> ${e.steps[episode]} steps,
-        reward ${number(e.reward[episode], 2)}, ${e.invalid[episode]} invalid actions</p>
+      <h2>${goal || index.tasks[e.task[episode]]}</h2>
+      <p><${Outcome} won=${e.won[episode]} score=${e.score[episode]} /> ${trials(index, episode) > 1 ? `${trials(index, episode)} trials, ` : ""}${count(e.steps[episode], "step")},
+        reward ${number(e.reward[episode], 2)}, ${count(e.invalid[episode], "invalid action")}</p>
       <p class="meta">${kind}: ${model}, ${environment}, ${method}, K=${history}, training seed ${seed}, ${place}${" · "}<span class="name">${index.types[e.type[episode]]}</span>${" · "}<span class="name">${index.tasks[e.task[episode]]}</span></p>
       ${e.failed[episode] && html`<p class="badge bad">environment lost: ${e.failed[episode]}</p>`}
+      ${told.length > 0 && html`<div class="text told">${told.join("\n")}</div>`}
     </header>
     ${error ? html`<p class="empty">${error.message}</p>`
       : !body ? html`<p class="empty">Loading …</p>`
       : !steps.length ? html`<p class="empty">The steps of this episode were not kept.</p>`
       : html`<div class="steps">
-          <${Timeline} texts=${body.texts} steps=${steps} at=${at} episode=${episode} />
+          <${Timeline} texts=${body.texts} found=${found} at=${at} episode=${episode} />
           <${StepCard} body=${body} found=${found} at=${at} episode=${episode} base=${base} />
         </div>`}
   </article>`;
 }
 
-function Timeline({ texts, steps, at, episode }) {
+function Timeline({ texts, found, at, episode }) {
   const chosen = useRef(null);
   useEffect(() => chosen.current?.scrollIntoView({ block: "nearest" }), [at, episode]);
-  return html`<ol class="timeline" aria-label="steps">${steps.map((step, i) => html`<li key=${i}>
+  return html`<ol class="timeline" aria-label="steps">${found.steps.map((step, i) => {
+    const place = placeOf(found, i);
+    return html`<li key=${i}>
+    ${found.trials.length > 1 && place.step === 0 && html`<h3>trial ${place.trial + 1} of ${found.trials.length}</h3>`}
     <button ref=${i === at ? chosen : null} class=${i === at ? "chosen" : ""} aria-current=${i === at ? "step" : null}
       onClick=${() => go(episode, i)}>
-      <span class="count">${i}</span><span class="action">${texts[step.action]}</span>
+      <span class="count">${place.step}</span><span class="action">${texts[step.action]}</span>
       ${step.invalid && html`<span class="badge bad">invalid</span>`}
       ${step.reward !== 0 && html`<span class="badge good">${number(step.reward, 1)}</span>`}
-    </button></li>`)}</ol>`;
+    </button></li>`;
+  })}</ol>`;
 }
 
 function StepCard({ body, found, at, episode, base }) {
   const { texts } = body;
   const step = found.steps[at];
+  const place = placeOf(found, at);
   return html`<section class="card">
     <nav>
       <button disabled=${at === 0} onClick=${() => go(episode, at - 1)}>‹ previous</button>
-      <strong>step ${at}</strong> of ${found.steps.length - 1}
+      <span>${found.trials.length > 1 && `trial ${place.trial + 1}, `}<strong>step ${place.step}</strong> of ${place.last}</span>
       <button disabled=${at + 1 === found.steps.length} onClick=${() => go(episode, at + 1)}>next ›</button>
     </nav>
     <h3>observation</h3><div class="text observation">${texts[step.observation]}</div>
