@@ -39,7 +39,7 @@ docs: install-dev
 CONFIG ?= results/demo/config.yaml
 
 report: install
-	hgpo report --config $(CONFIG)
+	hgpo report --config $(CONFIG) --viewer
 
 review-bundle: install-dev
 	tools/review-bundle.sh $(CONFIG)

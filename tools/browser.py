@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -52,3 +53,10 @@ def show(driver: webdriver.Chrome, width: int, height: int, dark: bool = False, 
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def requested(driver: webdriver.Chrome) -> list[str]:
+    """The addresses that the pages asked for since this was last called."""
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    asked = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [p["request"]["url"] for p in asked if not p["documentURL"].startswith("chrome:")]  # its own first page

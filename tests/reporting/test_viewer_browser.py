@@ -7,6 +7,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -303,3 +304,28 @@ def test_a_large_run_has_few_rows_on_the_page(browser, made, tmp_path):
         server.server_close()
     finally:
         shutil.rmtree(run.folder(made) / "rollouts")
+
+
+def test_the_readmes_pictures(data, made, tmp_path, monkeypatch):
+    screenshot = pytest.importorskip("screenshot")
+    episode, step = screenshot.telling_step(made, data.sources)
+    index = index_of(data)["episodes"]
+    source = index["source"][episode]
+    block = data._block_of(source, index["block"][episode], "block")
+    row = episode - index["source"].index(source)
+    shown = next(e for e in block["episodes"] if e["row"] == row)["steps"][step]
+    assert all(shown["levels"]) and len(shown["levels"]) == 3 and shown["levels"][2][1] != 0
+    figures = made.folder / "figures"
+    figures.mkdir(exist_ok=True)
+    PIL.Image.effect_noise((900, 900), 80).save(figures / "noise.png")
+    (made.folder / "config.yaml").write_text((made.folder.parents[1] / "config.yaml").read_text())
+    arguments = [str(made.folder), "--figure", "noise", "--out", str(tmp_path / "images")]
+    monkeypatch.setattr("sys.argv", ["screenshot.py", *arguments])
+    screenshot.main()
+    for name in ("viewer.png", "noise.png"):
+        path = tmp_path / "images" / name
+        assert path.stat().st_size < 300_000 and min(PIL.Image.open(path).size) > 300
+    shutil.rmtree(figures)
+    monkeypatch.setattr("sys.argv", ["screenshot.py", *arguments])
+    with pytest.raises(SystemExit, match="there is no .*noise.png"):
+        screenshot.main()

@@ -16,7 +16,8 @@ from hgpo.files import atomic_path
 @click.command()
 @click.option("--config", "config_file", type=click.Path(), required=True, help="Configuration of the experiment.")
 @click.option("--out", type=click.Path(), default=None, help="The HTML file. [default: results/<name>/report.html]")
-def report(config_file: str, out: str | None) -> None:
+@click.option("--viewer", is_flag=True, help="Write the page of `hgpo view` beside it, into results/<name>/viewer.")
+def report(config_file: str, out: str | None, viewer: bool) -> None:
     """Write the Snakemake report of the tables and figures: one HTML file that opens without a network."""
     config = load_config(config_file)
     target = Path(out) if out else config.folder / "report.html"
@@ -35,3 +36,10 @@ def report(config_file: str, out: str | None) -> None:
             )
         file.replace(temporary)
     click.echo(f"report: {target}")
+    if viewer:
+        from hgpo.reporting.viewer.data import ViewerData
+        from hgpo.reporting.viewer.site import write_site
+        from hgpo.reporting.viewer.sources import find_sources
+
+        data = ViewerData(config, find_sources(config), config.name)
+        click.echo(f"viewer: {write_site(data, config.folder / 'viewer')}")

@@ -47,6 +47,7 @@ def training_curves(results: Results) -> Figure:
             axis = axes[row][column]
             curve(smoothed(here, metric, row == 0), metric, results, axis)
             axis.set_xlabel("training iteration")
+            axis.locator_params(axis="x", integer=True)
             axis.set_ylabel(("rollout" if row == 0 else "validation") + " success (%)")
         axes[0][column].set_title(f"{environment}, {model}")
     one_legend(figure, axes)

@@ -66,6 +66,7 @@ def bias(results: Results) -> Figure:
         axes[0][column].set_ylim(bottom=0)
         axes[1][column].set(xlabel="training iteration", ylabel="oracle steps (%)")
         axes[1][column].set_ylim(bottom=0)
+        axes[1][column].locator_params(axis="x", integer=True)
     one_legend(figure, axes)
     return figure
 
