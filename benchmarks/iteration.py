@@ -1,15 +1,20 @@
 """Times training iterations on real ALFWorld games with a model of a given size and random weights.
 
-    python benchmarks/iteration.py --data DATA --architecture 1.5b --gpus 1 --engine vllm --out result.json
+    python benchmarks/iteration.py --data DATA --architecture 1.5b --gpus 2 --out result.json
 
 DATA is a folder that `hgpo prepare-data --environment alfworld` wrote. Random weights hardly ever say the end token, so
 every response has `--response-tokens` tokens and every episode `--max-steps` steps: the most that a protocol can cost.
+With `--gpus` above 1, learner ranks (DeepSpeed) and engine replicas share the GPUs as Ray actors. `--cpu` places them
+in CPU processes instead: to try a command, with `--architecture tiny`.
 
-Parts, each through the code that training runs:
+Parts, each through the code that training runs; one that fails is recorded and the others go on:
   engine      128 x (1000 + 128) tokens through the engine, beside the bare library on the same requests (one GPU)
   learner     log-probabilities and updates of 16 x 1128 tokens, beside a bare forward and backward pass (one GPU)
-  iteration   whole iterations: rollout, advantages, old and reference log-probabilities, update, weight sync
-  lockstep    the same rollout with every turn waiting for the slowest environment and completion
+  iteration   whole iterations, after one of `--warm-up-steps` steps: rollout, advantages, old and reference
+              log-probabilities, update, weight sync
+  lockstep    rollouts of `--lockstep-steps` steps as they are, and with every turn waiting for the slowest environment
+              and completion; with responses of one length, and of lengths drawn between 1/8 and 15/8 of it
+  sync        the time of a weight update in each way that this placement has (`engine.sync`)
 """
 
 from __future__ import annotations
@@ -19,7 +24,9 @@ import json
 import platform
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +47,7 @@ from hgpo.training.learner import Sample
 from hgpo.training.loop import Trainer
 from hgpo.training.machines import Machines, open_machines
 from hgpo.training.plan import Plan, make_plan
+from hgpo.training.probe import check_gap
 from hgpo.training.signals import StopSignal
 from hgpo.training.warm_start import make_start
 from hgpo.versions import package_versions
@@ -52,7 +60,24 @@ ARCHITECTURES = {
     "1.5b": (1536, 8960, 28, 12, 2, 151936, True),
     "7b": (3584, 18944, 28, 28, 4, 152064, False),
 }
+PARTS = ("engine", "learner", "iteration", "lockstep", "sync")
 RUN = Run("model", "alfworld", "hgpo", 2, 0)
+
+
+class Lengths:
+    """An engine that makes responses of given lengths: all of `tokens`, or each drawn by its request's seed."""
+
+    def __init__(self, engine: Any, tokens: int, uneven: bool) -> None:
+        self.inner, self.static, self._tokens, self._uneven = engine, engine.static, tokens, uneven
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def submit(self, request: Request) -> None:
+        tokens = self._tokens
+        if self._uneven:
+            tokens = max(1, tokens * (1 + request.seed % 15) // 8)
+        self.inner.submit(replace(request, max_tokens=tokens))
 
 
 class LockStep:
@@ -61,43 +86,68 @@ class LockStep:
     static = True
 
     def __init__(self, engine: Any) -> None:
-        self._engine, self._open = engine, 0
+        self.inner, self._open = engine, 0
 
-    @property
-    def version(self) -> int:
-        return self._engine.version
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def submit(self, request: Request) -> None:
-        self._engine.submit(request)
+        self.inner.submit(request)
         self._open += 1
 
     def poll(self) -> list[Completion]:
         done: list[Completion] = []
         while self._open:
-            completed = self._engine.poll()
+            completed = self.inner.poll()
             self._open -= len(completed)
             done += completed
         return done
 
     def clear(self) -> None:
-        self._engine.clear()
+        self.inner.clear()
         self._open = 0
+
+
+class Report:
+    """What was measured, printed as it comes and written to a file after every part."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._path: Path | None = options.out
+        self.result: dict[str, Any] = {"options": {k: str(v) for k, v in vars(options).items()}, "machine": machine()}
+
+    def add(self, part: str, numbers: dict[str, Any]) -> None:
+        self.result[part] = numbers
+        print(f"\n{part}")
+        for key, value in numbers.items():
+            print(f"  {key:40s} {value:,.3f}" if isinstance(value, int | float) else f"  {key:40s} {value}", flush=True)
+        if self._path:
+            self._path.write_text(json.dumps(self.result, indent=2) + "\n")
+
+    def measure(self, part: str, work: Callable[[], dict[str, Any]]) -> None:
+        """Adds what `work` measures, or the error that it ends with."""
+        try:
+            self.add(part, work())
+        except Exception as error:
+            traceback.print_exc()
+            self.add(part, {"error": f"{type(error).__name__}: {error}"})
 
 
 def main() -> None:
     options = read_options()
+    report = Report(options)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
+        begin = time.perf_counter()
         plan = make_plan(prepare(options, Path(scratch)), RUN)
-        result = {"options": {k: str(v) for k, v in vars(options).items()}, "machine": machine()}
+        prepared = time.perf_counter()
         with open_machines(plan, None, 0) as machines:
+            opened = time.perf_counter()
+            report.add("start", {"weights_s": prepared - begin, "engine_and_learner_s": opened - prepared})
             if "engine" in options.parts:
-                report(result, "engine", time_engine(machines, options))
+                report.measure("engine", lambda: time_engine(machines, options))
             if "learner" in options.parts:
-                report(result, "learner", time_learner(machines, options))
-            if {"iteration", "lockstep"} & set(options.parts):
-                time_iterations(plan, machines, options, result)
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+                report.measure("learner", lambda: time_learner(machines, options))
+            time_training(plan, machines, options, report)
+    print("\n" + json.dumps(report.result))
 
 
 def read_options() -> argparse.Namespace:
@@ -105,24 +155,36 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--architecture", choices=ARCHITECTURES, default="1.5b")
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true", help="CPU processes in the place of GPUs")
     parser.add_argument("--engine", choices=["transformers", "vllm"], default="vllm")
-    parser.add_argument("--parts", nargs="+", default=["engine", "learner", "iteration", "lockstep"])
+    parser.add_argument("--parts", nargs="+", default=None, choices=PARTS, help="default: all that the placement has")
     parser.add_argument("--zero-stage", type=int, default=2)
     parser.add_argument("--offload", action="store_true", help="optimizer state in host memory")
     parser.add_argument("--gradient-checkpointing", action="store_true")
-    parser.add_argument("--gpu-memory", type=float, default=0.45)
+    parser.add_argument("--compile", action="store_true", help="learner.compile")
+    parser.add_argument("--old-log-probs", choices=["recompute", "engine", "corrected"], default="recompute")
+    parser.add_argument("--gpu-memory", type=float, default=0.4)
     parser.add_argument("--tasks", type=int, default=16)
     parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--max-steps", type=int, default=50)
+    parser.add_argument("--warm-up-steps", type=int, default=2)
+    parser.add_argument("--lockstep-steps", type=int, default=10)
     parser.add_argument("--prompt-tokens", type=int, default=2048)
     parser.add_argument("--response-tokens", type=int, default=128)
+    parser.add_argument("--uneven", action="store_true", help="responses of the iterations, too, of unequal lengths")
     parser.add_argument("--shape", type=int, nargs=3, default=[128, 1000, 128], help="requests, prompt, response")
     parser.add_argument("--iterations", type=int, default=1)
-    parser.add_argument("--token-budget", type=int, default=18048)
+    parser.add_argument("--token-budget", type=int, default=9024, help="tokens of a micro-batch; 9,024 fit 80 GB")
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--goal", type=float, default=95.0, help="seconds that an iteration should take at most")
     parser.add_argument("--scratch", type=Path, help="folder for the model's weights")
     parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.parts is None:
+        options.parts = ["iteration", "lockstep", "sync"] if options.gpus > 1 else list(PARTS)
+    if options.cpu:
+        torch.set_num_threads(1)
+    return options
 
 
 def prepare(options: argparse.Namespace, scratch: Path) -> Config:
@@ -144,15 +206,17 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    dtype = "bfloat16" if options.gpus else "float32"
+    on_gpu = options.gpus > 0 and not options.cpu
+    dtype = "bfloat16" if on_gpu else "float32"
     torch.manual_seed(0)
-    with torch.device("cuda" if options.gpus else "cpu"):
+    with torch.device("cuda" if on_gpu else "cpu"):
         torch.set_default_dtype(getattr(torch, dtype))
         model = Qwen2ForCausalLM(shape)
         torch.set_default_dtype(torch.float32)
     save_policy(model, tokenizer, scratch / "base")
     del model
-    torch.cuda.empty_cache()
+    if on_gpu:
+        torch.cuda.empty_cache()
     several = options.gpus > 1
     config = parse_config(
         {
@@ -163,7 +227,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                 "model": {
                     "source": str(scratch / "base"),
                     "dtype": dtype,
-                    "gpus": options.gpus,
+                    "gpus": options.gpus if on_gpu else 0,
                     "engine": {
                         "kind": options.engine,
                         "replicas": max(1, options.gpus),
@@ -174,6 +238,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "zero_stage": options.zero_stage,
                         "offload_optimizer": options.offload and several,
                         "gradient_checkpointing": options.gradient_checkpointing,
+                        "compile": options.compile,
                     },
                     "placement": {"kind": "ray", "learner_ranks": options.gpus} if several else {},
                 }
@@ -187,16 +252,17 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "template": "alfworld-v1",
                         "chat": False,
                         "max_prompt_tokens": options.prompt_tokens,
-                        "max_response_tokens": options.response_tokens,
+                        "max_response_tokens": 2 * options.response_tokens,  # room for unequal lengths
                     },
                 }
             },
             "warm_start": {"demonstrations": 0},
             "training": {
-                "iterations": options.iterations + 1,
+                "iterations": options.iterations + 2,  # the last one would save a checkpoint
                 "tasks_per_iteration": options.tasks,
                 "rollouts_per_task": options.rollouts,
                 "token_budget": options.token_budget,
+                "old_log_probs": options.old_log_probs,
                 "validate_every": 0,
                 "validation_tasks": 0,
                 "checkpoint_every": 0,
@@ -305,23 +371,83 @@ def time_learner(machines: Machines, options: argparse.Namespace) -> dict[str, f
     return result
 
 
-def time_iterations(plan: Plan, machines: Machines, options: argparse.Namespace, result: dict[str, Any]) -> None:
+def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, report: Report) -> None:
+    """Iterations and rollouts; the same environment workers serve all of them."""
+    if not {"iteration", "lockstep", "sync"} & set(options.parts):
+        return
     factory = environment_factory(RUN.environment, plan.config.data_folder(RUN.environment))
     with Pool(factory, workers=options.workers, group_size=options.rollouts) as pool:
         trainer = Trainer(plan, machines, pool, Progress(), StopSignal())
-        for iteration in range(options.iterations if "iteration" in options.parts else 0):
-            trainer.iterate(iteration)
-            path = plan.folder / "metrics.jsonl"
-            line = json.loads(path.read_text().splitlines()[-1])
-            kept = ("time/", "memory/", "engine/", "tokens_per_s", "padding_share", "log_prob_gap", "sync_gap", "steps")
-            kept += ("prompt_tokens", "response_tokens", "episodes", "loss/", "gradient_norm")
-            report(result, f"iteration {iteration}", {k: v for k, v in line.items() if k.startswith(kept)})
+        if "iteration" in options.parts:
+            with_steps(trainer, options.warm_up_steps, options.uneven, options)
+            report.measure("warm-up", lambda: time_iteration(trainer, 0, options))
+            with_steps(trainer, options.max_steps, options.uneven, options)
+            for number in range(1, options.iterations + 1):
+                report.measure(f"iteration {number}", lambda n=number: time_iteration(trainer, n, options))
         if "lockstep" in options.parts:
-            asynchronous = timed(lambda: trainer._collect(90))
-            trainer.collector.engine = LockStep(machines.engine)
-            lockstep = timed(lambda: trainer._collect(90))
-            both = {"asynchronous_s": asynchronous, "lockstep_s": lockstep, "ratio": lockstep / asynchronous}
-            report(result, "lockstep", both)
+            for uneven in (False, True):
+                with_steps(trainer, options.lockstep_steps, uneven, options)
+                name = "unequal" if uneven else "equal"
+                report.measure(f"rollout, {name} lengths", lambda: time_lockstep(trainer))
+        if "sync" in options.parts:
+            report.measure("sync", lambda: time_sync(trainer))
+
+
+def with_steps(trainer: Trainer, steps: int, uneven: bool, options: argparse.Namespace) -> None:
+    """Lets the trainer's episodes end after so many steps, with responses of equal or unequal lengths."""
+    trainer.collector.protocol = trainer.plan.protocol.model_copy(update={"max_steps": steps})
+    trainer.collector.engine = Lengths(trainer.machines.engine, options.response_tokens, uneven)
+
+
+def time_iteration(trainer: Trainer, number: int, options: argparse.Namespace) -> dict[str, Any]:
+    line = trainer.iterate(number)
+    written = json.loads((trainer.plan.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    kept = ("time/", "memory/", "engine/", "tokens_per_s", "padding_share", "log_prob_gap", "sync_gap", "steps")
+    kept += ("prompt_tokens", "response_tokens", "episodes", "loss/", "gradient_norm")
+    numbers: dict[str, Any] = {k: v for k, v in written.items() if k.startswith(kept)}
+    steps = line["episodes"] * line["steps"]
+    tokens = steps * (line["prompt_tokens"] + line["response_tokens"])
+    numbers["rollout/response_tokens_per_s"] = steps * line["response_tokens"] / numbers["time/rollout"]
+    numbers["rollout/steps_per_s"] = steps / numbers["time/rollout"]
+    for phase in ("old_log_probs", "reference_log_probs", "update"):
+        if numbers.get(f"time/{phase}", 0) > 0.01:
+            numbers[f"learner/{phase}_tokens_per_s"] = tokens / numbers[f"time/{phase}"]
+    total = numbers["time/total"]
+    numbers["goal"] = f"iteration of {total:.1f} s <= {options.goal:g} s: {'yes' if total <= options.goal else 'no'}"
+    return numbers
+
+
+def time_lockstep(trainer: Trainer) -> dict[str, Any]:
+    """The same episodes three times: as they are (which also loads the games), in lock step, as they are."""
+    collector, engine = trainer.collector, trainer.collector.engine
+    numbers: dict[str, Any] = {"first_s": timed(lambda: trainer._collect(90))}
+    numbers["first_busy_share"] = busy_share(trainer)
+    collector.engine = LockStep(engine)
+    numbers["lockstep_s"] = timed(lambda: trainer._collect(90))
+    numbers["lockstep_busy_share"] = busy_share(trainer)
+    collector.engine = engine
+    numbers["asynchronous_s"] = timed(lambda: trainer._collect(90))
+    numbers["asynchronous_busy_share"] = busy_share(trainer)
+    numbers["ratio"] = numbers["lockstep_s"] / numbers["asynchronous_s"]
+    return numbers
+
+
+def busy_share(trainer: Trainer) -> float:
+    statistics = trainer.collector.statistics
+    return statistics.engine_s / statistics.total_s
+
+
+def time_sync(trainer: Trainer) -> dict[str, Any]:
+    """Sleep, weight update and probe, twice each."""
+    machines, numbers = trainer.machines, {}
+    rows = [Row(list(range(10, 90)), [11])]
+    for number in range(2):
+        machines.engine.sleep()
+        version = machines.engine.version + 1
+        numbers[f"update_{number}_s"] = timed(lambda v=version: machines.engine.update_weights(machines.learner, v))
+        gap = check_gap(machines, trainer.plan.model.engine, 1.0, rows, version)
+        numbers[f"gap_{number}"] = gap.get("sync_gap", 0.0)
+    return numbers
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -338,13 +464,6 @@ def machine() -> dict[str, Any]:
     cards = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     packages = package_versions() | {"torch": torch.__version__}
     return {"cards": cards, "processor": platform.processor() or platform.machine(), "packages": packages}
-
-
-def report(result: dict[str, Any], part: str, numbers: dict[str, float]) -> None:
-    result[part] = numbers
-    print(f"\n{part}")
-    for key, value in numbers.items():
-        print(f"  {key:40s} {value:,.3f}", flush=True)
 
 
 if __name__ == "__main__":

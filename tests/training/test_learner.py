@@ -7,8 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from hgpo.config import Training
+from hgpo.config.machinery import Learner as Settings
 from hgpo.errors import HgpoError
 from hgpo.training.batches import Row, make_batch, micro_batches
 from hgpo.training.learner import Learner, Sample
@@ -130,3 +132,15 @@ def test_entropy_is_that_of_the_tempered_distribution(policy):
     model, _ = policy
     _, entropy = response_log_probs(model, make_batch(rows()[:1], 0, model.device), 1e6)
     assert entropy.tolist() == pytest.approx([np.log(model.config.vocab_size)] * len(entropy), abs=1e-3)
+
+
+def test_compiled_layers_learn_what_plain_ones_learn(policy):
+    results = []
+    for settings in (Settings(), Settings(compile=True)):
+        model = copy.deepcopy(policy[0])
+        learner = Learner(model, Training(token_budget=10_000, learning_rate=1e-3), 0, settings)
+        learner.update(samples(learner), seed=0, iteration=0)
+        results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert (results[0] - results[1]).abs().mean() < 1e-5
+    with pytest.raises(ValidationError, match="`compile` does not go with `zero_stage: 3`"):
+        Settings(kind="deepspeed", zero_stage=3, compile=True)

@@ -108,6 +108,7 @@ class Collector:
         """
         statistics = self.statistics = Statistics()
         begin = heard = time.monotonic()
+        busy_before = self._busy_s()
         version = self.engine.version
         waiting = list(enumerate(jobs))[::-1]
         running: dict[int, _Running] = {}
@@ -152,10 +153,16 @@ class Collector:
                     outstanding.add(completion.id)
         finally:
             statistics.total_s = time.monotonic() - begin
+            if busy_before is not None:
+                statistics.engine_s = max(0.0, (self._busy_s() or 0.0) - busy_before)
             for number in running:
                 self.pool.release(number)
             if deciding:
                 self.engine.clear()
+
+    def _busy_s(self) -> float | None:
+        """What an engine that works beside this process has counted itself; None for one that works in `poll`."""
+        return getattr(self.engine, "busy_s", None)
 
     def _check(self, episode: Episode, completion: Completion, version: int) -> None:
         where = f"{episode.trajectory} step {len(episode.steps)}"

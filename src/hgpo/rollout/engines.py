@@ -49,6 +49,7 @@ class Engine(Protocol):
         submit everything it can before it polls. Any other engine decodes while environments work: its random
         numbers come from each request's own seed, so timing changes no more than the rounding of its batches.
     version: version of the weights in use.
+    An engine that works beside this process, not in `poll`, has `busy_s`, too: the seconds in which it has worked.
     """
 
     static: bool

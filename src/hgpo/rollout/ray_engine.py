@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from hgpo.rollout.engines import Completion, Engine, Request, check_request
 from hgpo.rollout.policy import load_policy, load_weights, named_weights
 from hgpo.rollout.transformers_engine import TransformersEngine
 
-LONGEST_POLL_S = 0.05
+LONGEST_POLL_S = 0.02
 RESTARTS = 3
 
 
@@ -49,21 +52,37 @@ class EngineRecipe:
 
 
 class Replica:
-    """An engine in a process of its own."""
+    """An engine in a process of its own, which decodes as long as anything is open, whoever asks for it or not."""
 
     def __init__(self, recipe: EngineRecipe) -> None:
         torch.set_num_threads(1) if recipe.device == "cpu" else None
         self._recipe = recipe
-        self._engine = recipe.make()
+        self._changed = threading.Condition()  # guards all that follows
+        self._tasks: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self._requests: list[Request] = []
+        self._completions: list[Completion] = []
+        self._open, self._busy_s = 0, 0.0
+        self._error: Exception | None = None
+        threading.Thread(target=self._work, daemon=True).start()  # the one thread that touches the engine
+        self._engine = self._call(recipe.make)
 
-    def exchange(self, requests: list[Request]) -> list[Completion]:
-        """Takes new requests in, works for a moment, and gives back what is completed."""
-        for request in requests:
-            self._engine.submit(request)
-        return self._engine.poll()
+    def exchange(self, requests: list[Request]) -> tuple[list[Completion], float]:
+        """Takes new requests in; gives back what is completed, perhaps nothing yet, and for how many seconds the
+        engine has worked since it was made."""
+        with self._changed:
+            self._requests += requests
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._completions or self._error, LONGEST_POLL_S)
+            if self._error:
+                raise self._error
+            done, self._completions = self._completions, []
+            return done, self._busy_s
 
     def update_weights(self, weights: list[tuple[str, str, list[int], np.ndarray]], version: int) -> None:
         """weights: as `pack` makes them. An engine of several workers gets them as a checkpoint in shared memory."""
+        self._call(lambda: self._update_weights(weights, version))
+
+    def _update_weights(self, weights: list[tuple[str, str, list[int], np.ndarray]], version: int) -> None:
         if isinstance(self._engine, TransformersEngine):
             load_weights(self._engine.model, unpack(weights))
             self._engine.update_weights(self._engine.model, version)
@@ -74,21 +93,71 @@ class Replica:
             self._engine.update_weights(Packed(weights), version)
 
     def sleep(self) -> None:
-        self._engine.sleep()
+        self._call(self._engine.sleep)
 
     def clear(self) -> None:
-        self._engine.clear()
+        def clear() -> None:
+            self._engine.clear()
+            self._open = 0
+
+        with self._changed:
+            self._requests, self._completions, self._error = [], [], None
+        self._call(clear)
+        with self._changed:
+            self._completions = []
+
+    def _call(self, work: Callable[[], Any]) -> Any:
+        """The result of `work`, done by the engine's thread."""
+        future: Future[Any] = Future()
+        with self._changed:
+            self._tasks.append((work, future))
+            self._changed.notify_all()
+        return future.result()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._tasks or self._requests or self._open)
+                tasks, self._tasks = self._tasks, []
+                requests, self._requests = self._requests, []
+            for work, future in tasks:
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+            try:
+                self._decode(requests)
+            except Exception as error:  # told to whoever asks next
+                with self._changed:
+                    self._error, self._open = error, 0
+                    self._changed.notify_all()
+
+    def _decode(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._engine.submit(request)
+            self._open += 1
+        if not self._open:
+            return
+        begin = time.monotonic()
+        done = self._engine.poll()
+        with self._changed:
+            self._busy_s += time.monotonic() - begin
+            self._open -= len(done)
+            self._completions += done
+            if done:
+                self._changed.notify_all()
 
 
 @dataclass
 class _Slot:
-    """A place for one replica: its actor, what it has to complete, and its call under way."""
+    """A place for one replica: its actor, what it has to complete, its call under way, and how long it worked."""
 
     actor: Any
     wanted: dict[int, Request] = field(default_factory=dict)
     unsent: list[Request] = field(default_factory=list)
     call: Any = None
     restarts: int = 0
+    busy_s: float = 0.0
 
 
 class RayEngine:
@@ -106,6 +175,11 @@ class RayEngine:
         self._start, self._context, self._timeout_s = start, context, timeout_s
         self._slots = [_Slot(start(number)) for number in range(replicas)]
         self._weights: Any = None
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which the replicas of now have worked on completions, on average."""
+        return sum(slot.busy_s for slot in self._slots) / len(self._slots)
 
     def submit(self, request: Request) -> None:
         check_request(request, self._context)
@@ -126,7 +200,7 @@ class RayEngine:
             slot = self._slots[calls[call]]
             slot.call = None
             try:
-                done = ray.get(call)
+                done, slot.busy_s = ray.get(call)
             except RayActorError:
                 self._restart(calls[call])
                 continue
@@ -138,9 +212,10 @@ class RayEngine:
         return completions
 
     def update_weights(self, model: Any, version: int) -> None:
-        self._weights = ray.put(
-            pack(model.named_weights() if hasattr(model, "named_weights") else named_weights(model))
-        )
+        if hasattr(model, "packed_weights"):  # a learner of several processes: they are in shared memory already
+            self._weights = model.packed_weights()
+        else:
+            self._weights = ray.put(pack(named_weights(model)))
         self.version = version
         self._everywhere("update_weights", self._weights, version)
 
@@ -175,6 +250,7 @@ class RayEngine:
                 "see its log (out of memory?); run the same command again to go on from the newest checkpoint",
             )
         slot.actor, slot.call, slot.unsent = self._start(number), None, list(slot.wanted.values())
+        slot.busy_s = 0.0
         if self._weights is not None:
             slot.actor.update_weights.remote(self._weights, self.version)
 

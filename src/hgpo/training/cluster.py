@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hgpo.errors import ConfigError, HgpoError
 from hgpo.rollout.policy import load_policy
-from hgpo.rollout.ray_engine import EngineRecipe, RayEngine, Replica, failure, last_line
+from hgpo.rollout.ray_engine import EngineRecipe, RayEngine, Replica, failure, last_line, pack, unpack
 from hgpo.training.batches import Row
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, check_chat, make_learner
@@ -72,13 +72,13 @@ class LearnerRank:
     def write_state(self, folder: Path) -> None:
         self._learner.write_state(folder)
 
-    def weights(self) -> list[tuple[str, torch.Tensor]]:
-        """All weights, on the host; empty on every rank but the first."""
-        gathered = []
-        for name, weight in self._learner.named_weights():
-            if self._rank == 0:
-                gathered.append((name, weight.detach().cpu().clone()))
-        return gathered
+    def packed_weights(self) -> list[tuple[str, str, list[int], np.ndarray]]:
+        """All weights as `pack` makes them; empty on every rank but the first."""
+        if self._rank == 0:
+            return pack(self._learner.named_weights())
+        for _ in self._learner.named_weights():
+            pass  # takes part in the gathering
+        return []
 
     def memory_gb(self) -> float:
         return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
@@ -107,8 +107,14 @@ class LearnerGroup:
         learned = self._all("update", ray.put(list(samples)), seed, iteration)[0]
         return learned | {"memory/learner_gb": max(self._all("memory_gb"))}
 
+    def packed_weights(self) -> Any:
+        """Reference to the packed weights in Ray's shared memory, where every replica reads them."""
+        calls = self._calls("packed_weights")
+        self._results(calls, "packed_weights")
+        return calls[0]
+
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from self._all("weights")[0]
+        yield from unpack(ray.get(self.packed_weights()))
 
     def write_policy(self, folder: Path) -> None:
         self._all("write_policy", folder.resolve())
@@ -125,7 +131,12 @@ class LearnerGroup:
         self._all("open", plan, address, checkpoint.resolve() if checkpoint else None)
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
-        calls = [getattr(actor, method).remote(*arguments) for actor in self.actors]
+        return self._results(self._calls(method, *arguments), method)
+
+    def _calls(self, method: str, *arguments: Any) -> list[Any]:
+        return [getattr(actor, method).remote(*arguments) for actor in self.actors]
+
+    def _results(self, calls: list[Any], method: str) -> list[Any]:
         results: list[Any] = [None] * len(calls)
         waiting = {call: rank for rank, call in enumerate(calls)}
         deadline = time.monotonic() + LEARNER_TIMEOUT_S
@@ -275,7 +286,8 @@ def started_ray(nodes: int, cpus: float) -> Iterator[None]:
         else:
             count = max(int(np.ceil(cpus)), os.cpu_count() or 1)
             quiet |= {"address": "local", "runtime_env": runtime}  # never a cluster that another run has started here
-            ray.init(num_cpus=count, object_store_memory=_store_bytes(), **quiet)
+            gpus = torch.cuda.device_count()
+            ray.init(num_cpus=count, num_gpus=gpus, object_store_memory=_store_bytes(), **quiet)
             yield
     finally:
         ray.shutdown()

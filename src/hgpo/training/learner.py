@@ -65,6 +65,9 @@ class Learner:
         self.settings, self.reference = settings or Settings(), reference
         if self.settings.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if self.settings.compile:
+            for policy in (model, reference):
+                compile_layers(policy)
         self.optimizer = self._make_optimizer()
 
     def log_probs(self, rows: Sequence[Row], model: Any = None) -> list[np.ndarray]:
@@ -266,6 +269,13 @@ class Learner:
             mends.append("set learner.offload_optimizer: true")
         mends.append("lower engine.gpu_memory if vLLM shares the GPU")
         return ", or ".join(mends)
+
+
+def compile_layers(model: Any) -> None:
+    """Compiles a decoder's layers in place, for batches of any size; equal layers share what is compiled."""
+    if model is not None:
+        for layer in model.model.layers:
+            layer.compile(dynamic=True)
 
 
 @contextmanager
