@@ -102,6 +102,9 @@ class WarmStart(Settings):
     tasks: use only the first so many training tasks (default: all that are not held out for validation).
     noise: share of steps at which a random admissible action is played (and not learnt) instead, from the second
         round on, so that the policy also learns to recover.
+    hesitation: share of steps at which the expert does something idle in between (looks round, reads a product's
+        description), which is learnt like the rest. Such a start has a fault that no sharper sampling mends: half its
+        steps are wasted, on any task. Reinforcement learning can unlearn it.
     prompt_weight: weight of a prompt's token in the loss, that of a reply's being 1. An embedded model, which knows
         no text at all, learns to copy from its prompt that way; for a pretrained model use 0.
     epochs: passes over the demonstrated steps; may be a fraction.
@@ -113,6 +116,7 @@ class WarmStart(Settings):
     demonstrations: Annotated[int, Field(ge=0)] = 64
     tasks: Count | None = None
     noise: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    hesitation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     prompt_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     epochs: Annotated[float, Field(gt=0)] = 3
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3

@@ -44,11 +44,15 @@ def demonstrate(
     max_steps: int,
     noise: float,
     seed: int,
+    hesitation: float = 0.0,
 ) -> Iterator[Demonstration]:
     """Lets the expert play `count` episodes, going round the tasks in order.
 
     noise: share of steps at which a random admissible action is played instead, from the second round on.
+    hesitation: share of steps at which one of the expert's idle actions is played and demonstrated instead; episodes
+        may be longer in proportion, so that as many are won.
     """
+    limit = round(max_steps / (1 - hesitation))
     for number in range(count):
         lap, position = divmod(number, len(tasks))
         task = tasks[position]
@@ -58,11 +62,15 @@ def demonstrate(
         player.begin(task, observation)
         turns: list[Turn] = []
         history: list[tuple[str, str]] = []
-        for step in range(max_steps):
-            try:
-                action = player.act(observation)
-            except EnvironmentFailure:
-                break  # the expert gives up: the task counts as lost
+        for step in range(limit):
+            idle = player.idle(observation) if hesitation else ()
+            if idle and random.random() < hesitation:
+                action = idle[int(random.integers(len(idle)))]
+            else:
+                try:
+                    action = player.act(observation)
+                except EnvironmentFailure:
+                    break  # the expert gives up: the task counts as lost
             choices = [a for a in observation.admissible if "<" not in a]
             stray = lap > 0 and bool(choices) and random.random() < noise
             if stray:
@@ -96,6 +104,8 @@ def thought(action: str) -> str:
         "take": "this is needed",
         "move": "it belongs here",
         "use": "switch it on",
+        "look": "where am I",
+        "inventory": "what do I hold",
         "search": "find products",
         "click": "this fits",
     }.get(verb, f"{verb} it")

@@ -111,6 +111,7 @@ def _play(config: Config, environment: str, panel: Panel, settings: WarmStart) -
             config.environment(environment).max_steps,
             settings.noise,
             settings.seed,
+            settings.hesitation,
         )
         demonstrations = list(
             tqdm(played, total=settings.demonstrations, desc="expert episodes", unit="episode", disable=None)

@@ -68,3 +68,6 @@ class AlfworldExpert:
             action = "look"
         self._last = f"put{action.removeprefix('move')}" if action.startswith("move ") else action
         return action
+
+    def idle(self, observation: Observation) -> tuple[str, ...]:
+        return tuple(action for action in ("look",) if action in observation.admissible)

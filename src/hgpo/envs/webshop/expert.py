@@ -53,6 +53,12 @@ class WebshopExpert:
             return self._on_product(environment.catalogue.product(self._wanted))
         return "click[< prev]" if untried else "click[buy now]"
 
+    def idle(self, observation: Observation) -> tuple[str, ...]:
+        """Reading about a product, before its options are chosen: what has been clicked is not shown again."""
+        if self.environment.options:
+            return ()
+        return tuple(a for a in ("click[description]",) if a in observation.admissible)
+
     def _on_results(self, links: Mapping[str, int], untried: list[str]) -> str:
         for text, product in links.items():
             if product == self._wanted:
