@@ -104,10 +104,13 @@ RUNNING = {"gpus", "engine", "learner", "placement", "endpoint"}  # how a model 
 
 def start_settings(model, environment, history):
     """Everything that decides what the starting checkpoint is."""
+    chosen = CONFIG.warm_start_for(environment).target_success is not None
     return [
         environment_settings(environment),
         CONFIG.models[model].model_dump(mode="json", exclude=RUNNING),
         CONFIG.warm_start_for(environment).model_dump(mode="json"),
+        CONFIG.training_for(environment).validation_tasks,
+        CONFIG.evaluation.temperature if chosen else None,
         int(history),
     ]
 

@@ -45,7 +45,7 @@ def evaluate(
 
     Interrupted, it goes on where it stopped when it is run again. Options --split and --seed may be repeated.
     """
-    from hgpo.evaluation.evaluate import evaluate as evaluate_run
+    from hgpo.evaluation.evaluate import evaluate_all
 
     settings = load_config(config)
     run = Run(model, environment, method, history, training_seed)
@@ -53,7 +53,6 @@ def evaluate(
     seeds = seeds or tuple(settings.evaluation.seeds)
     if out is not None and len(splits) * len(seeds) != 1:
         raise ConfigError("--out is one file, but several are to be written", "name one --split and one --seed")
-    for split in splits:
-        for seed in seeds:
-            path = out or run.episodes(settings, split, seed)
-            click.echo(str(evaluate_run(settings, run, checkpoint, split, seed, path)))
+    wanted = {(split, seed): out or run.episodes(settings, split, seed) for split in splits for seed in seeds}
+    for path in evaluate_all(settings, run, checkpoint, wanted):
+        click.echo(str(path))

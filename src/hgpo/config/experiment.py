@@ -110,6 +110,9 @@ class WarmStart(Settings):
     epochs: passes over the demonstrated steps; may be a fraction.
     learning_rate: largest learning rate of AdamW.
     token_budget: largest number of tokens (padding included) in one batch, that is, in one update.
+    target_success: keep, of several policies along the fine-tuning, the one whose success on the held-out training
+        tasks (`training.validation_tasks`) is nearest to this; without it, the last.
+    candidates: with `target_success`, how many policies are tried, at equal distances.
     seed: of the expert's, the noise's and the batches' random draws.
     """
 
@@ -121,6 +124,8 @@ class WarmStart(Settings):
     epochs: Annotated[float, Field(gt=0)] = 3
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     token_budget: Count = 8192
+    target_success: Annotated[float, Field(gt=0, lt=1)] | None = None
+    candidates: Count = 4
     seed: Seed = 0
 
 
@@ -153,7 +158,8 @@ class Training(Settings):
     early_stopping: stop after so many validations without a new best (0: never).
     keep_checkpoints: how many of the newest checkpoints are kept.
     episodes_every: iterations between rollouts kept as Parquet (0: none).
-    environment_workers: processes that host the environments; 0: the training process itself does.
+    environment_workers: processes that host the environments, and in which the expert plays for the warm start; 0: the
+        process itself does.
     """
 
     iterations: Annotated[int, Field(ge=0)] = 160

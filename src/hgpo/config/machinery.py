@@ -18,8 +18,10 @@ class Engine(Settings):
 
     kind: `transformers` generates in the training process with the learner's own weights; `vllm` needs vLLM.
     replicas, tensor_parallel: with `placement.kind: ray`, how many engines there are and how many GPUs each takes.
-    gpu_memory: share of a GPU's memory that a vLLM engine takes for weights and cache together.
-    cache_gb: on a CPU, GiB of memory for vLLM's cache of keys and values.
+    gpu_memory: share of a GPU's memory that a vLLM engine takes for weights and cache together; so much of it has to be
+        free when the engine starts.
+    cache_gb: GiB of memory for vLLM's cache of keys and values. On a CPU it is 1 by default; on a GPU what `gpu_memory`
+        leaves. With a number several runs can share a GPU: what each takes does not depend on the others.
     eager: run vLLM without CUDA graphs: starts faster, decodes slower.
     sleep: give a vLLM engine's GPU memory back while the learner works on the same GPU.
     timeout_s: longest time without any completion while some are wanted; then the run stops with a message.
@@ -32,7 +34,7 @@ class Engine(Settings):
     replicas: Count = 1
     tensor_parallel: Count = 1
     gpu_memory: Share = 0.5
-    cache_gb: Count = 1
+    cache_gb: Count | None = None
     eager: bool = False
     sleep: bool = True
     timeout_s: Annotated[float, Field(gt=0)] = 600.0

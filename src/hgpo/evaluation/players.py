@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hgpo.agent import Template, load_template
 from hgpo.config import PROMPTED, SCRIPTED, Config, EnvironmentSettings, Model, Run
 from hgpo.envs import environment_factory, open_environment
+from hgpo.envs.base import Environment
 from hgpo.envs.pool import Pool
 from hgpo.errors import CheckpointError, ConfigError
 from hgpo.evaluation.baselines import Reflexion, action_alone, make_script, play_script, script_hash, thought_and_action
@@ -84,18 +86,18 @@ def make_player(config: Config, run: Run, checkpoint: Path | None) -> Player:
 
 
 @contextmanager
-def open_player(config: Config, player: Player, split: str, seed: int) -> Iterator[Play]:
-    """The function that plays tasks, each once, `evaluation.batch_size` at once; what it holds is closed at the end.
+def open_player(config: Config, player: Player) -> Iterator[Callable[[str, int], Play]]:
+    """A function of (split, seed) that gives the function which plays tasks: each once, `batch_size` at once.
 
-    Its episodes depend on (player, split, seed, task) alone; with an endpoint, as far as the server keeps to seeds.
+    Engine and environments are opened once, and closed at the end. Episodes depend on (player, split, seed, task)
+    alone; with an endpoint, as far as the server keeps to seeds.
     """
-    run, protocol, settings = player.run, player.protocol, config.evaluation
+    run, settings = player.run, config.evaluation
     folder = config.data_folder(run.environment)
     if player.template is None:
         environment = open_environment(run.environment, folder)
         try:
-            script = make_script(run.method, run.environment, environment, seed, split)
-            yield lambda tasks: [play_script(script, environment, task, protocol) for task in tasks]
+            yield partial(_scripted, player, environment)
         finally:
             environment.close()
         return
@@ -103,31 +105,37 @@ def open_player(config: Config, player: Player, split: str, seed: int) -> Iterat
     workers = config.training_for(run.environment).environment_workers
     try:
         with Pool(environment_factory(run.environment, folder), workers=workers) as pool:
-            collector = Collector(
-                run.environment,
-                protocol,
-                run.history,
-                player.template,
-                tokenizer,
-                engine,
-                pool,
-                seed,
-                engine_timeout_s=patience,
-                remembered=thought_and_action if run.method in ("react", "reflexion") else action_alone,
-            )
-            keys = ("evaluation", split)
-            if player.reflection is not None:
-                trials = settings.reflexion_trials
-                reflexion = Reflexion(
-                    collector, player.reflection, trials, settings.temperature, keys, settings.batch_size
+
+            def prompted(split: str, seed: int) -> Play:
+                assert player.template is not None
+                collector = Collector(
+                    run.environment,
+                    player.protocol,
+                    run.history,
+                    player.template,
+                    tokenizer,
+                    engine,
+                    pool,
+                    seed,
+                    engine_timeout_s=patience,
+                    remembered=thought_and_action if run.method in ("react", "reflexion") else action_alone,
                 )
-                yield lambda tasks: list(reflexion.play(tasks))
-            else:
-                yield lambda tasks: list(
-                    collector.collect(map(Job, tasks), settings.temperature, keys, settings.batch_size)
-                )
+                keys, at_once = ("evaluation", split), settings.batch_size
+                if player.reflection is not None:
+                    trials = settings.reflexion_trials
+                    reflexion = Reflexion(collector, player.reflection, trials, settings.temperature, keys, at_once)
+                    return lambda tasks: list(reflexion.play(tasks))
+                return lambda tasks: list(collector.collect(map(Job, tasks), settings.temperature, keys, at_once))
+
+            yield prompted
     finally:
         engine.close()
+
+
+def _scripted(player: Player, environment: Environment, split: str, seed: int) -> Play:
+    run = player.run
+    script = make_script(run.method, run.environment, environment, seed, split)
+    return lambda tasks: [play_script(script, environment, task, player.protocol) for task in tasks]
 
 
 def _facts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Demonstration:
 
 def demonstrate(
     tasks: Sequence[Task],
-    count: int,
+    numbers: Iterable[int],
     environment: Environment,
     expert: Callable[[Environment], Expert],
     max_steps: int,
@@ -46,14 +46,15 @@ def demonstrate(
     seed: int,
     hesitation: float = 0.0,
 ) -> Iterator[Demonstration]:
-    """Lets the expert play `count` episodes, going round the tasks in order.
+    """Lets the expert play the episodes of these numbers; episode n is of task n, going round the tasks in order.
 
+    Each depends on (seed, task, round) alone.
     noise: share of steps at which a random admissible action is played instead, from the second round on.
     hesitation: share of steps at which one of the expert's idle actions is played and demonstrated instead; episodes
         may be longer in proportion, so that as many are won.
     """
     limit = round(max_steps / (1 - hesitation))
-    for number in range(count):
+    for number in numbers:
         lap, position = divmod(number, len(tasks))
         task = tasks[position]
         random = stream(seed, "environment", "demonstration", task.id, lap)

@@ -34,7 +34,7 @@ class VllmEngine:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine steps when `poll` says so
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         if not on_gpu:
-            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.cache_gb))
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.cache_gb or 1))
         try:
             from vllm import EngineArgs, LLMEngine, SamplingParams
             from vllm.sampling_params import RequestOutputKind
@@ -61,6 +61,7 @@ class VllmEngine:
                     tensor_parallel_size=settings.tensor_parallel,
                     enforce_eager=settings.eager or not on_gpu,
                     gpu_memory_utilization=settings.gpu_memory,
+                    kv_cache_memory_bytes=settings.cache_gb << 30 if settings.cache_gb and on_gpu else None,
                     enable_sleep_mode=self._sleeps,
                     disable_log_stats=True,
                     seed=0,
@@ -69,7 +70,7 @@ class VllmEngine:
         except Exception as error:  # vLLM raises anything from ValueError to RuntimeError
             raise HgpoError(
                 f"vLLM could not be started: {type(error).__name__}: {str(error).strip().splitlines()[-1]}",
-                "lower agent.max_prompt_tokens, or change engine.gpu_memory (GPU) or engine.cache_gb (CPU)",
+                "lower agent.max_prompt_tokens, or change engine.gpu_memory or engine.cache_gb",
             ) from error
 
     def submit(self, request: Request) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,36 @@ from tqdm import tqdm
 
 from hgpo.agent import Template, build_prompt, load_template, make_memory
 from hgpo.config import Config, Model, WarmStart
-from hgpo.envs import expert_for, open_environment
 from hgpo.envs.panels import verified_panel
 from hgpo.errors import DataError, HgpoError
 from hgpo.files import write_json
-from hgpo.rollout.demonstrations import Demonstration, demonstrate, prompt_ids
+from hgpo.rollout.demonstrations import Demonstration, prompt_ids
+from hgpo.rollout.opening import device_of
 from hgpo.rollout.policy import load_policy, policy_hash, save_policy
 from hgpo.streams import stream
 from hgpo.tasks import Panel, hold_out
 from hgpo.training.batches import Row, make_batch, micro_batches
+from hgpo.training.candidates import make_candidates
 from hgpo.training.embedded import build_model, train_tokenizer
+from hgpo.training.experts import Stage, play_demonstrations
 from hgpo.training.loss import imitation_loss
+from hgpo.training.optimizer import Optimizer
 
 
 def make_start(config: Config, model_name: str, environment: str, history: int, folder: Path) -> dict[str, Any]:
     """Writes the starting checkpoint of (model, environment, K) to `folder` and returns its record.
 
     The record (`checkpoint.json`) holds the checkpoint's hash, the panel's hash, and how well the expert and the
-    fine-tuning did. Only tasks of the training panel are played.
+    fine-tuning did. Only tasks of the training panel are played. With `warm_start.target_success`, the policy that
+    is kept is chosen on the tasks held out for validation.
     """
     settings, protocol = config.warm_start_for(environment), config.environment(environment)
     model_settings = config.models[model_name]
     panel = verified_panel(config.data_folder(environment), environment, protocol.train_split)
     template = load_template(protocol.agent.template)
-    demonstrations = _play(config, environment, panel, settings)
+    training, held_out = hold_out(panel, config.training_for(environment).validation_tasks)
+    candidates = make_candidates(config, model_name, environment, history, held_out)
+    demonstrations = _play(config, environment, training, settings)
     record: dict[str, Any] = {
         "model": model_name,
         "source": model_settings.source,
@@ -56,16 +63,24 @@ def make_start(config: Config, model_name: str, environment: str, history: int, 
         for turn in turns
     ]
     if rows:
-        record |= fine_tune(model, rows, settings, tokenizer.pad_token_id)
+        model.to(device_of(model_settings))
+        show = partial(candidates.show, model, tokenizer) if candidates else None
+        record |= fine_tune(model, rows, settings, tokenizer.pad_token_id, show)
+        record |= candidates.restore(model) if candidates else {}
     save_policy(model, tokenizer, folder)
     record["hash"] = policy_hash(folder)
     write_json(folder / "checkpoint.json", record)
     return record
 
 
-def fine_tune(model: Any, rows: Sequence[Row], settings: WarmStart, pad: int) -> dict[str, float]:
-    """Supervised fine-tuning with AdamW and a cosine schedule: mean cross-entropy over tokens, see `prompt_weight`."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+def fine_tune(
+    model: Any, rows: Sequence[Row], settings: WarmStart, pad: int, show: Callable[[int], None] | None = None
+) -> dict[str, float]:
+    """Supervised fine-tuning with AdamW and a cosine schedule: mean cross-entropy over tokens, see `prompt_weight`.
+
+    show: called with the number of updates done, `settings.candidates` times at equal distances, last at the end.
+    """
+    optimizer = Optimizer(model.parameters(), settings.learning_rate, weight_decay=0.01)
     batches = micro_batches(rows, settings.token_budget)
     total = max(1, math.ceil(settings.epochs * len(batches)))
     order = [
@@ -73,55 +88,44 @@ def fine_tune(model: Any, rows: Sequence[Row], settings: WarmStart, pad: int) ->
         for epoch in range(math.ceil(settings.epochs))
         for index in stream(settings.seed, "shuffling", "warm start", epoch).permutation(len(batches))
     ][:total]
+    shown = {math.ceil(total * (n + 1) / settings.candidates) for n in range(settings.candidates)} if show else set()
     model.train()
     recent: list[float] = []
     for number, index in enumerate(tqdm(order, desc="warm start", unit="batch", disable=None)):
         warm_up = min(1.0, (number + 1) / max(1, total // 20))
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * warm_up * 0.5 * (1 + math.cos(math.pi * number / total))
+        optimizer.learning_rate = settings.learning_rate * warm_up * 0.5 * (1 + math.cos(math.pi * number / total))
         batch = make_batch([rows[i] for i in batches[index]], pad, model.device)
         loss = imitation_loss(model, batch, settings.prompt_weight)
-        if not math.isfinite(float(loss.detach())):
-            raise HgpoError("the warm start's loss is not finite", "lower warm_start.learning_rate")
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        optimizer.accumulate()
         recent = [*recent[-19:], float(loss.detach())]
+        if not math.isfinite(recent[-1]) or not math.isfinite(optimizer.step(1.0)):
+            raise HgpoError("the warm start's loss is not finite", "lower warm_start.learning_rate")
+        if show and number + 1 in shown:
+            model.eval()
+            show(number + 1)
+            model.train()
     model.eval()
     return {"loss": sum(recent) / len(recent), "updates": total, "turns": len(rows)}
 
 
-def _play(config: Config, environment: str, panel: Panel, settings: WarmStart) -> list[Demonstration]:
+def _play(config: Config, environment: str, training: Panel, settings: WarmStart) -> list[Demonstration]:
     if not settings.demonstrations:
         return []
-    training, _ = hold_out(panel, config.training_for(environment).validation_tasks)
     if settings.tasks and settings.tasks > len(training):
         raise DataError(
             f"warm_start.tasks: {settings.tasks} wanted, but {len(training)} tasks of {environment} are trained on",
             "lower it, or prepare more tasks",
         )
-    opened = open_environment(environment, config.data_folder(environment))
-    try:
-        played = demonstrate(
-            training.tasks[: settings.tasks],
-            settings.demonstrations,
-            opened,
-            lambda env: expert_for(environment, env),
-            config.environment(environment).max_steps,
-            settings.noise,
-            settings.seed,
-            settings.hesitation,
-        )
-        demonstrations = list(
-            tqdm(played, total=settings.demonstrations, desc="expert episodes", unit="episode", disable=None)
-        )
-    finally:
-        opened.close()
+    max_steps = config.environment(environment).max_steps
+    tasks = training.tasks[: settings.tasks]
+    stage = Stage(environment, config.data_folder(environment), tasks, max_steps, settings)
+    workers = config.training_for(environment).environment_workers
+    demonstrations = play_demonstrations(stage, settings.demonstrations, workers)
     if not any(d.won for d in demonstrations):
         raise DataError(
-            f"the expert won none of {len(demonstrations)} training tasks of {environment} within "
-            f"{config.environment(environment).max_steps} steps",
+            f"the expert won none of {len(demonstrations)} training tasks of {environment} within {max_steps} steps",
             f"raise environments.{environment}.max_steps",
         )
     return demonstrations
