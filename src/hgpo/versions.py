@@ -7,9 +7,12 @@ import os
 import platform
 import re
 import subprocess
+import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from hgpo import __version__
 
 PACKAGE = Path(__file__).resolve().parent
 ENGINES = ("alfworld", "textworld", "vllm", "deepspeed", "ray", "statsmodels")
@@ -28,15 +31,24 @@ def code_commit() -> str:
 @cache
 def package_versions() -> dict[str, str]:
     """Installed versions of Python, this package, its declared requirements, and the engines that are present."""
-    declared = [line for line in metadata.requires("hgpo") or [] if "extra ==" not in line]
+    declared = [line for line in _requirements() if "extra ==" not in line]
     required = [re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0] for line in declared]
-    found = {"python": platform.python_version()}
-    for name in sorted({"hgpo", *required, *ENGINES}):
+    found = {"python": platform.python_version(), "hgpo": __version__}
+    for name in sorted({*required, *ENGINES}):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _requirements() -> list[str]:
+    """What this package declares to need: as installed, or, run from a checkout, as its pyproject.toml says."""
+    try:
+        return metadata.requires("hgpo") or []
+    except metadata.PackageNotFoundError:
+        project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return list(project["dependencies"])
 
 
 def _git_commit() -> str | None:

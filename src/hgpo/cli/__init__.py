@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fetch-model": ("hgpo.cli.model:fetch_model", "Fetch a model at its pinned revision and check its hashes."),
     "check-environment": ("hgpo.cli.data:check_environment", "Verify panels; the expert must win, idling must lose."),
     "panel": ("hgpo.cli.panel:panel", "Show, verify and compare task panels."),
-    "env": ("hgpo.cli.env:env", "Check, time and play an environment."),
+    "env": ("hgpo.cli.env:env", "Check, time, compile and play an environment."),
     "warm-start": ("hgpo.cli.train:warm_start", "Fine-tune a base model on expert episodes of training tasks."),
     "train": ("hgpo.cli.train:train", "Train one model with one method on one environment."),
     "evaluate": ("hgpo.cli.evaluate:evaluate", "Evaluate a checkpoint: every task of a panel once per seed."),

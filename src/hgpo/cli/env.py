@@ -1,4 +1,4 @@
-"""`hgpo env`: check, time and play an environment.
+"""`hgpo env`: check, time, compile and play an environment.
 
 Each environment brings its own three modules, imported only when they are called for:
 
@@ -7,6 +7,7 @@ Each environment brings its own three modules, imported only when they are calle
 | `check NAME --episodes FILE` | `hgpo.envs.NAME.fidelity.check_episodes(data: Path, episodes: Path) -> Fidelity` |
 | `check NAME --search FILE` | `hgpo.envs.NAME.fidelity.check_search(data: Path, search: Path) -> Fidelity` |
 | `bench NAME` | `hgpo.envs.NAME.bench.bench(data: Path, environments: int, workers: int, **options) -> None` (prints) |
+| `compile NAME` | `hgpo.envs.NAME.compiling.compile_all(data: Path, workers: int) -> int` (tasks compiled) |
 | `play NAME` | `hgpo.envs.NAME.play.play(data: Path, task: str or None, split: str or None) -> None` |
 
 A module without the function means that the environment does not offer it. `Fidelity` is `hgpo.envs.fidelity.Fidelity`.
@@ -31,7 +32,7 @@ _data = click.option(
 
 @click.group()
 def env() -> None:
-    """Check, time and play an environment."""
+    """Check, time, compile and play an environment."""
 
 
 @env.command()
@@ -65,6 +66,15 @@ def bench(name: str, data: Path, envs: int, workers: int, steps: int, stock: boo
     _offered(name, "bench", "bench")(data, envs, workers, steps=steps, stock=stock)
 
 
+@env.command("compile")
+@_name
+@_data
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that compile.")
+def compile_tasks(name: str, data: Path, workers: int) -> None:
+    """Do for every task of a prepared folder what its first load would take; kept in HGPO_CACHE."""
+    click.echo(f"{_offered(name, 'compiling', 'compile_all')(data, workers)} tasks of {name} are compiled")
+
+
 @env.command()
 @_name
 @_data
@@ -76,7 +86,12 @@ def play(name: str, data: Path, task: str | None, split: str | None) -> None:
 
 
 def _offered(name: str, module: str, function: str) -> Callable[..., Any]:
-    loaded = importlib.import_module(f"hgpo.envs.{name}.{module}")
+    try:
+        loaded = importlib.import_module(f"hgpo.envs.{name}.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != f"hgpo.envs.{name}.{module}":
+            raise
+        loaded = None
     if not hasattr(loaded, function):
         raise click.UsageError(f"{name} does not offer this: it has no `{function}`")
     return getattr(loaded, function)

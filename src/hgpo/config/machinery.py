@@ -100,7 +100,7 @@ class Learner(Settings):
     offload_optimizer, offload_weights: keep these in host memory (`offload_weights` needs stage 3).
     gradient_checkpointing: compute activations again in the backward pass: less memory, about a fifth slower.
     compile: compile each kind of decoder layer with torch.compile (needs a C++ compiler): the first iteration takes a
-        minute or two longer, the later ones less. Not with stage 3.
+        minute or two longer, the later ones less. Also in the warm start. Not with stage 3.
     attention: the attention kernel, as transformers names it.
     """
 

@@ -25,6 +25,7 @@ from hgpo.training.batches import Row, make_batch, micro_batches
 from hgpo.training.candidates import make_candidates
 from hgpo.training.embedded import build_model, train_tokenizer
 from hgpo.training.experts import Stage, play_demonstrations
+from hgpo.training.learner import compile_layers
 from hgpo.training.loss import imitation_loss
 from hgpo.training.optimizer import Optimizer
 
@@ -64,6 +65,8 @@ def make_start(config: Config, model_name: str, environment: str, history: int, 
     ]
     if rows:
         model.to(device_of(model_settings))
+        if model_settings.learner.compile:
+            compile_layers(model)
         show = partial(candidates.show, model, tokenizer) if candidates else None
         record |= fine_tune(model, rows, settings, tokenizer.pad_token_id, show)
         record |= candidates.restore(model) if candidates else {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -135,12 +137,26 @@ def _open_archive(path: Path) -> Source:
     return open_source(target)
 
 
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Writes a plain file of the archive; links and the like are passed over. (Python 3.11.2 knows no filters.)"""
+    content = archive.extractfile(member) if member.isfile() else None
+    if content is None:
+        return
+    place = Path(os.path.normpath(folder / member.name))
+    if not place.is_relative_to(os.path.normpath(folder)):
+        raise tarfile.TarError(f"it would write outside its folder: {member.name}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(place, "wb") as file:
+        shutil.copyfileobj(content, file)
+
+
 def _unpack(path: Path, target: Path) -> None:
     try:
-        with atomic_folder(target) as folder, open(path, "rb") as packed:
+        with atomic_folder(target.absolute()) as folder, open(path, "rb") as packed:
             zst = path.name.endswith(".zst")
             stream = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(packed) if zst else packed
             with tarfile.open(fileobj=stream, mode="r|" if zst else "r|*") as archive:
-                archive.extractall(folder, filter="data")
+                for member in archive:
+                    _extract(archive, member, folder)
     except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
         raise DataError(f"{path} is truncated or corrupt: {error}", "fetch the archive again") from None

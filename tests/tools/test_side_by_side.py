@@ -1,0 +1,141 @@
+"""Runs side by side on one machine: a time limit saves, the next call goes on, results are packed."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from hgpo.config import plan_runs
+from hgpo.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / "tools/side_by_side.py"
+
+
+def load_tool(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = load_tool(TOOL)
+
+SHOP = {
+    "name": "shop",
+    "data": {"directory": "data"},
+    "models": {
+        "tiny": {
+            "embedded": {
+                "hidden_size": 64,
+                "layers": 1,
+                "heads": 2,
+                "key_value_heads": 1,
+                "intermediate_size": 64,
+                "vocabulary": 600,
+            }
+        }
+    },
+    "matrix": {"models": ["tiny"], "environments": ["webshop"], "methods": ["hgpo", "grpo"], "history": [1]},
+    "environments": {
+        "webshop": {
+            "max_steps": 6,
+            "agent": {
+                "template": "webshop-compact-v1",
+                "max_prompt_tokens": 320,
+                "max_response_tokens": 8,
+                "chat": False,
+            },
+        }
+    },
+    "warm_start": {"demonstrations": 2, "epochs": 1},
+    "training": {
+        "iterations": 2,
+        "tasks_per_iteration": 2,
+        "rollouts_per_task": 2,
+        "mini_batch_steps": 12,
+        "validate_every": 0,
+        "episodes_every": 1,
+    },
+    "evaluation": {"seeds": [1], "limit": 3},
+    "tracking": {"tensorboard": False},
+}
+
+
+def call(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TOOL), "--config", "shop.yaml", "--gpus", "0", "--per-gpu", "2", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
+
+
+def unpacked(folder: Path, name: str) -> list[str]:
+    content = b"".join(piece.read_bytes() for piece in sorted(folder.glob(f"{name}*")))
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:xz") as archive:
+        return archive.getnames()
+
+
+def test_a_call_that_is_out_of_time_says_so_and_the_next_does_the_rest(tmp_path):
+    (tmp_path / "shop.yaml").write_text(yaml.safe_dump(SHOP))
+    first = call(tmp_path, "--minutes", str((tool.PACKING_S + tool.SAVING_S + 1) / 60), "--out", "first")
+    assert first.returncode == tool.STOPPED, first.stdout
+    assert "not done: train-hgpo-K1-seed0" in first.stdout
+    assert "shop/config.yaml" in unpacked(tmp_path / "first", "results.tar.xz")
+
+    second = call(
+        tmp_path, "--runs", "hgpo/1/0", "--set", "training.iterations=1", "--out", "second", "--piece-mb", "1"
+    )
+    assert second.returncode == 0, second.stdout
+    results = tmp_path / "results/shop"
+    run = results / "runs/tiny/webshop/hgpo/K1/seed0"
+    assert json.loads((run / "finished.json").read_text())["iterations"] == 1
+    assert sorted(path.parts[-5] for path in results.glob("episodes/*/*/*/*/*/*/seed1.parquet")) == [
+        "hgpo",
+        "warm_start",
+    ]
+    assert not (results / "runs/tiny/webshop/grpo").exists()
+    names = unpacked(tmp_path / "second", "results.tar.xz")
+    assert "shop/runs/tiny/webshop/hgpo/K1/seed0/metrics.jsonl" in names
+    assert not any(name.endswith((".safetensors", ".pt")) for name in names)
+    steps = unpacked(tmp_path / "second", "steps.tar.xz")
+    assert steps and all("rollouts" in name or name.endswith(".steps.parquet") for name in steps)
+
+    third = call(tmp_path, "--runs", "hgpo/1/0", "--set", "training.iterations=1")
+    assert third.returncode == 0 and "begins" not in third.stdout
+
+
+def test_a_job_that_fails_twice_is_reported_with_the_end_of_its_log(tmp_path):
+    broken = SHOP | {"data": {"directory": "data", "webshop": {"source": "mirror", "mirror": "nowhere"}}}
+    (tmp_path / "shop.yaml").write_text(yaml.safe_dump(broken))
+    failed = call(tmp_path)
+    assert failed.returncode == 1
+    assert failed.stdout.count("failed with") == 2 and "nowhere" in failed.stdout
+
+
+def test_runs_are_named_by_patterns_in_the_order_of_importance():
+    config = tool.parse_config(SHOP)
+    runs = tool.chosen(plan_runs(config), ["grpo/1/0", "*"])
+    assert [run.method for run in runs] == ["grpo", "hgpo"]
+    with pytest.raises(ConfigError, match="ppo/1/0"):
+        tool.chosen(plan_runs(config), ["ppo/1/0"])
+
+
+def test_pieces_joined_are_the_archive(tmp_path):
+    content = bytes(range(256)) * 10_000
+    tool.write_pieces(tmp_path / "a", content, piece_mb=1)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.00", "a.01", "a.02"]
+    assert b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir())) == content
+
+
+def test_rotary_dimensions_in_pairs_become_halves():
+    convert = load_tool(ROOT / "tools/convert_gguf.py")
+    rows = np.array(["x0", "y0", "x1", "y1", "X0", "Y0", "X1", "Y1"])[:, None]  # two heads of two pairs
+    assert convert.pairs_to_halves(rows, 2)[:, 0].tolist() == ["x0", "x1", "y0", "y1", "X0", "X1", "Y0", "Y1"]

@@ -1,0 +1,357 @@
+"""Runs an experiment on the GPUs of one machine without Snakemake: many small runs side by side, within a time limit.
+
+usage: python tools/side_by_side.py --config config/study.yaml --minutes 9 --out OUT
+
+From wherever it stands, it does what is still missing: data, starting checkpoints, training runs, evaluations. Run it
+again to go on. When the time is up, training runs are asked to save and everything else is ended; in any case all
+results but weights are packed into OUT: `results.tar.xz` (settings, metrics, episodes, records, logs) and
+`steps.tar.xz` (what was said and done at each step), cut into pieces of --piece-mb: `cat` joins them.
+Exit code: 0 everything is done, 75 the time was up, 1 a job failed (its log is shown).
+
+Runs are named METHOD/K/SEED with * for any, e.g. --runs 'hgpo/2/*' 'grpo/2/0'; the order is that of importance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import io
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hgpo.config import Config, Run, load_config, plan_baselines, plan_runs
+from hgpo.config.experiment import parse_config
+from hgpo.errors import ConfigError
+from hgpo.files import write_text
+from hgpo.reporting.collect import warm_start_runs
+
+SAVING_S = 50.0  # time a training run gets to save its state
+PACKING_S = 15.0
+WEIGHTS = ("*.safetensors", "*.pt", "*.bin", "*.jinja", "tokenizer*.json")
+STOPPED = 75  # exit code of a training run that saved its state
+
+
+@dataclass
+class Job:
+    """A command. done: the files it leaves; needs: files it waits for; slots: shares of a GPU it takes."""
+
+    name: str
+    command: list[str]
+    done: list[Path]
+    needs: list[Path] = field(default_factory=list)
+    slots: int = 0
+    tries: int = 2
+    process: subprocess.Popen[bytes] | None = None
+    gpu: int | None = None
+    begun: float = 0.0
+
+    def is_done(self) -> bool:
+        return all(path.exists() for path in self.done)
+
+
+def main() -> int:
+    options = read_options()
+    end = time.monotonic() + 60 * options.minutes
+    config, file = resolve(options.config, options.set)
+    os.environ.setdefault("OMP_NUM_THREADS", "2")  # of each of many processes
+    table = Table(plan(config, file, options), config.folder / "logs", options.gpus, options.per_gpu, end - PACKING_S)
+    signal.signal(signal.SIGTERM, lambda *_: table.hurry())
+    try:
+        code = table.work()
+    finally:
+        if options.out:
+            pack(config.folder, options.out, options.piece_mb, options.pieces)
+    return code
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings to change, e.g. a.b=3")
+    parser.add_argument("--minutes", type=float, default=1e6, help="time limit, packing included")
+    parser.add_argument("--runs", nargs="*", default=["*"], help="patterns of METHOD/K/SEED")
+    parser.add_argument("--allow-config-change", action="store_true", help="as of `hgpo train`")
+    parser.add_argument("--stages", nargs="*", default=["start", "train", "evaluate"])
+    parser.add_argument("--gpus", type=int, default=None, help="default: all; 0: none")
+    parser.add_argument("--per-gpu", type=int, default=3, help="runs that share a GPU (or the CPUs)")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="for compiling games")
+    parser.add_argument("--out", type=Path, help="folder for the packed results")
+    parser.add_argument("--piece-mb", type=int, default=15)
+    parser.add_argument("--pieces", type=int, default=6, help="largest number of pieces of steps.tar.xz")
+    options = parser.parse_args()
+    if options.gpus is None:
+        import torch
+
+        options.gpus = torch.cuda.device_count()
+    return options
+
+
+def resolve(file: Path, changes: Iterable[str]) -> tuple[Config, Path]:
+    """The configuration with the changes, and the file in the results folder that every command reads."""
+    body = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for change in changes:
+        key, _, value = change.partition("=")
+        *path, last = key.split(".")
+        section: dict[str, Any] = body
+        for part in path:
+            section = section.setdefault(part, {})
+        section[last] = yaml.safe_load(value)
+    config = parse_config(body, str(file))
+    resolved = config.folder / "config.yaml"
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    if not resolved.exists() or resolved.read_text(encoding="utf-8") != text:
+        write_text(resolved, text)
+    return load_config(resolved), resolved
+
+
+def plan(config: Config, file: Path, options: argparse.Namespace) -> list[Job]:
+    """All jobs of the wanted stages, the important ones first."""
+    runs = chosen(plan_runs(config), options.runs)
+    jobs: list[Job] = []
+    base = ["--config", str(file)]
+    for environment in sorted({run.environment for run in runs}):
+        marker = config.data_folder(environment) / "prepared.json"
+        jobs.append(
+            Job(f"prepare-{environment}", [*hgpo("prepare-data"), *base, "--environment", environment], [marker])
+        )
+        record = config.folder / "checks" / f"{environment}.json"
+        command = [*hgpo("check-environment"), *base, "--environment", environment, "--out", str(record)]
+        jobs.append(Job(f"check-{environment}", command, [record], [marker]))
+        if environment == "alfworld":
+            compiled = config.data_folder(environment) / "compiled"
+            folder, count = str(config.data_folder(environment)), str(options.processes)
+            script = '"$@" && touch "$0"'
+            command = [*hgpo("env"), "compile", environment, "--data", folder, "--workers", count]
+            jobs.append(Job("compile-games", ["sh", "-c", script, str(compiled), *command], [compiled], [marker]))
+    starts = sorted({(run.model, run.environment, run.history) for run in runs}, key=lambda start: start[2])
+    for model, environment, history in starts:
+        done = config.folder / "start" / model / environment / f"K{history}" / "checkpoint.json"
+        command = [
+            *hgpo("warm-start"),
+            *base,
+            "--model",
+            model,
+            "--environment",
+            environment,
+            "--history",
+            str(history),
+        ]
+        needs = [config.data_folder(environment) / "compiled"] if environment == "alfworld" else []
+        needs.append(config.data_folder(environment) / "prepared.json")
+        jobs.append(Job(f"start-K{history}", command, [done], needs, slots=options.per_gpu))
+    if "train" in options.stages:
+        change = ["--allow-config-change"] if options.allow_config_change else []
+        jobs += [train_job(config, base + change, run) for run in runs]
+    if "evaluate" in options.stages:
+        wanted = {(run.model, run.environment, run.history) for run in runs}
+        begin = [run for run in warm_start_runs(config) if (run.model, run.environment, run.history) in wanted]
+        baselines = [run for run in plan_baselines(config) if run.environment in {r.environment for r in runs}]
+        jobs += [evaluate_job(config, base, run) for run in [*begin, *runs, *baselines]]
+    return [job for job in jobs if not job.is_done()]
+
+
+def hgpo(command: str) -> list[str]:
+    return [sys.executable, "-m", "hgpo", command]
+
+
+def chosen(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
+    """The runs that a pattern names, in the order of the patterns. Raises ConfigError for one that names none."""
+    found: list[Run] = []
+    for pattern in patterns:
+        matching = [run for run in runs if fnmatch.fnmatch(f"{run.method}/{run.history}/{run.seed}", pattern)]
+        if not matching:
+            raise ConfigError(f"--runs {pattern}: no run of the matrix is called so", "name METHOD/K/SEED")
+        found += [run for run in matching if run not in found]
+    return found
+
+
+def train_job(config: Config, base: list[str], run: Run) -> Job:
+    command = [*hgpo("train"), *base, "--model", run.model, "--environment", run.environment, "--method", run.method]
+    command += ["--history", str(run.history), "--seed", str(run.seed)]
+    needs = [run.start_folder(config) / "checkpoint.json"]
+    return Job(f"train-{name(run)}", command, [run.folder(config) / "finished.json"], needs, slots=1)
+
+
+def evaluate_job(config: Config, base: list[str], run: Run) -> Job:
+    splits, seeds = config.environment(run.environment).evaluation_splits, config.evaluation.seeds
+    done = [run.episodes(config, split, seed) for split in splits for seed in seeds]
+    command, needs, slots = hgpo("evaluate"), [config.data_folder(run.environment) / "prepared.json"], 0
+    if run.method == "warm_start":
+        needs, slots = [run.start_folder(config) / "checkpoint.json"], 1
+        command.append(str(needs[0].parent))
+    elif run in plan_runs(config):
+        needs, slots = [run.folder(config) / "finished.json"], 1
+        command.append(str(needs[0].parent / "final"))
+    command += [*base, "--model", run.model, "--environment", run.environment, "--method", run.method]
+    command += ["--history", str(run.history), "--training-seed", str(run.seed)]
+    return Job(f"evaluate-{name(run)}", command, done, needs, slots)
+
+
+def name(run: Run) -> str:
+    return f"{run.method}-K{run.history}-seed{run.seed}"
+
+
+class Table:
+    """Jobs under way on the GPUs. Each GPU has `per_gpu` slots; without GPUs the machine counts as one."""
+
+    def __init__(self, jobs: list[Job], logs: Path, gpus: int, per_gpu: int, end: float) -> None:
+        self.end = end
+        self.waiting, self.running, self.failed = jobs, list[Job](), list[str]()
+        self.logs, self.gpus, self.per_gpu = logs, gpus, per_gpu
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def hurry(self) -> None:
+        """Lets the time be up now."""
+        self.end = min(self.end, time.monotonic() + SAVING_S)
+
+    def work(self) -> int:
+        """Until nothing can be started any more, or until `end` (time.monotonic): the exit code."""
+        shown = 0.0
+        while self.waiting or self.running:
+            self._reap()
+            if time.monotonic() >= self.end - SAVING_S:
+                self._stop()
+                break
+            self._start()
+            if not self.running:
+                break
+            if time.monotonic() - shown > 20:
+                shown = time.monotonic()
+                self._show()
+            time.sleep(0.5)
+        for job in self.waiting:
+            print(f"not done: {job.name}", flush=True)
+        return 1 if self.failed else STOPPED if self.waiting else 0
+
+    def _start(self) -> None:
+        for job in list(self.waiting):
+            if any(not path.exists() for path in job.needs):
+                continue
+            gpu = self._free(job.slots)
+            if job.slots and gpu is None:
+                continue
+            self.waiting.remove(job)
+            job.gpu, job.begun = gpu, time.monotonic()
+            environment = dict(os.environ)
+            if self.gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = str(gpu) if job.slots else ""
+            print(f"begins: {job.name}" + (f" on GPU {gpu}" if self.gpus and job.slots else ""), flush=True)
+            with open(self.logs / f"{job.name}.log", "ab") as log:
+                job.process = subprocess.Popen(
+                    job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+                )
+            self.running.append(job)
+
+    def _free(self, slots: int) -> int | None:
+        """The GPU with the most free slots, if they are enough."""
+        free = dict.fromkeys(range(max(1, self.gpus)), self.per_gpu)
+        for job in self.running:
+            if job.slots and job.gpu is not None:
+                free[job.gpu] -= job.slots
+        best = max(free, key=lambda gpu: (free[gpu], -gpu))
+        return best if slots and free[best] >= slots else None
+
+    def _reap(self) -> None:
+        for job in list(self.running):
+            assert job.process is not None
+            code = job.process.poll()
+            if code is None:
+                continue
+            self.running.remove(job)
+            took = f"after {time.monotonic() - job.begun:.0f} s"
+            if code == 0 and job.is_done():
+                print(f"done: {job.name} {took}", flush=True)
+                continue
+            job.tries -= 1
+            print(f"failed with {code}: {job.name} {took}\n{self._last_words(job, 25)}", flush=True)
+            if job.tries > 0:
+                self.waiting.append(job)
+            else:
+                self.failed.append(job.name)
+
+    def _stop(self) -> None:
+        """Asks every job to save and leave; whatever is left shortly before `end` is killed."""
+        print(f"time is up: {len(self.running)} jobs are stopped", flush=True)
+        for job in self.running:
+            assert job.process is not None
+            job.process.send_signal(signal.SIGTERM)
+        for job in self.running:
+            assert job.process is not None
+            try:
+                code: int | str = job.process.wait(max(0.1, self.end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                job.process.kill()
+                code = f"killed: it did not leave within {SAVING_S:.0f} s"
+            print(f"stopped: {job.name} ({'saved' if code == STOPPED else code})", flush=True)
+        self.waiting = [*self.running, *self.waiting]
+
+    def _show(self) -> None:
+        print(f"-- {self.end - time.monotonic():.0f} s left, {len(self.waiting)} jobs wait", flush=True)
+        for job in self.running:
+            print(f"   {job.name}: {self._last_words(job, 1)[-150:]}", flush=True)
+
+    def _last_words(self, job: Job, lines: int) -> str:
+        """The end of its log, or of its metrics if it trains."""
+        metrics = job.done[0].parent / "metrics.jsonl"
+        if lines == 1 and job.name.startswith("train-") and metrics.exists():
+            written = metrics.read_text(encoding="utf-8").splitlines()
+            if written:
+                line = json.loads(written[-1])
+                mean = sum(json.loads(text)["success"] for text in written[-5:]) / len(written[-5:])
+                return (
+                    f"iteration {line['iteration']} in {line['time/total']:.1f} s (rollout {line['time/rollout']:.1f}, "
+                    f"update {line['time/update']:.1f}), success of the last five {mean:.2f}"
+                )
+        text = (self.logs / f"{job.name}.log").read_bytes()[-6000:].decode("utf-8", "replace").replace("\r", "\n")
+        return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+def pack(results: Path, out: Path, piece_mb: int, pieces: int) -> None:
+    """Writes the two archives into `out`; what does not fit of the steps is left out, and said."""
+    files = sorted(path for path in results.rglob("*") if path.is_file() and not path.name.startswith("."))
+    files = [path for path in files if not any(path.match(pattern) for pattern in WEIGHTS)]
+    files = [path for path in files if "checkpoints" not in path.parts and "tensorboard" not in path.parts]
+    is_steps = {path: path.name.endswith(".steps.parquet") or "rollouts" in path.parts for path in files}
+    out.mkdir(parents=True, exist_ok=True)
+    write_pieces(out / "results.tar.xz", archive([p for p in files if not is_steps[p]], results), piece_mb)
+    room, kept = pieces * piece_mb * 1_000_000, []
+    for path in [p for p in files if is_steps[p]]:
+        room -= path.stat().st_size
+        if room < 0:
+            print(f"left out for want of room: {path}", flush=True)
+        else:
+            kept.append(path)
+    if kept:
+        write_pieces(out / "steps.tar.xz", archive(kept, results), piece_mb)
+
+
+def archive(files: Iterable[Path], root: Path) -> bytes:
+    packed = io.BytesIO()
+    with lzma.open(packed, "wb", preset=1) as compressed, tarfile.open(fileobj=compressed, mode="w|") as tar:
+        for path in files:
+            tar.add(path, arcname=str(Path(root.name) / path.relative_to(root)))
+    return packed.getvalue()
+
+
+def write_pieces(path: Path, content: bytes, piece_mb: int) -> None:
+    size = piece_mb * 1_000_000
+    for number, first in enumerate(range(0, len(content), size)):
+        piece = path.with_name(path.name if len(content) <= size else f"{path.name}.{number:02d}")
+        piece.write_bytes(content[first : first + size])
+        print(f"packed: {piece.name}, {piece.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
