@@ -34,6 +34,7 @@ LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+CONTROL = 3  # llama.cpp's type of tokens such as <|im_end|>
 OUTER = {"token_embd": "embed_tokens", "output_norm": "norm"}
 
 
@@ -69,13 +70,13 @@ def find_gguf(source: Path, scratch: Path) -> Path:
 def convert(file: Path, folder: Path, dtype: torch.dtype) -> None:
     from gguf import GGUFReader
     from gguf.quants import dequantize
-    from transformers import AutoTokenizer, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
     reader = GGUFReader(file)
     architecture = reader.fields["general.architecture"].contents()
     if architecture != "llama":
         raise CheckpointError(f"{file} has the architecture {architecture}", "only llama is converted here")
-    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    tokenizer = make_tokenizer(reader, file)
     tensors = {t.name: np.asarray(dequantize(t.data, t.tensor_type), np.float32) for t in reader.tensors}
     settings = llama_config(reader, tokenizer, tied="output.weight" not in tensors)
     with torch.device("meta"):
@@ -84,6 +85,39 @@ def convert(file: Path, folder: Path, dtype: torch.dtype) -> None:
     model.tie_weights()
     load_weights(model, ((name, torch.from_numpy(w.copy()).to(dtype)) for name, w in renamed(tensors, settings)))
     save_policy(model, tokenizer, folder)
+
+
+def make_tokenizer(reader: Any, file: Path) -> Any:
+    """The byte-level BPE tokenizer of the file; each digit is a token, as SmolLM and SmolLM2 are trained.
+
+    Built here and not by transformers, whose versions read different end tokens out of one file.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    def value(key: str) -> Any:
+        return reader.fields[f"tokenizer.{key}"].contents() if f"tokenizer.{key}" in reader.fields else None
+
+    kind = (value("ggml.model"), value("ggml.pre"))
+    if kind not in (("gpt2", "smollm"), ("gpt2", "default")):
+        raise CheckpointError(f"{file} has a tokenizer of the kind {kind}", "only that of SmolLM2 is converted here")
+    tokens = value("ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in value("ggml.merges")]
+    bpe = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=merges))
+    bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_alone])
+    bpe.decoder = decoders.ByteLevel()
+    control = [token for token, kind in zip(tokens, value("ggml.token_type"), strict=True) if kind == CONTROL]
+    bpe.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
+    names = {name: tokens[number] for name in ("bos", "eos", "padding") if (number := value(f"ggml.{name}_token_id"))}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token=names.get("bos"),
+        eos_token=names["eos"],
+        pad_token=names.get("padding", names["eos"]),
+        chat_template=value("chat_template"),
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def llama_config(reader: Any, tokenizer: Any, tied: bool) -> Any:
