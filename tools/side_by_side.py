@@ -25,6 +25,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from hgpo.reporting.collect import warm_start_runs
 SAVING_S = 50.0  # time a training run gets to save its state
 PACKING_S = 15.0
 WEIGHTS = ("*.safetensors", "*.pt", "*.bin", "*.jinja", "tokenizer*.json")
+STAGES = ["start", "train", "evaluate"]
 STOPPED = 75  # exit code of a training run that saved its state
 
 
@@ -83,7 +85,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1e6, help="time limit, packing included")
     parser.add_argument("--runs", nargs="*", default=["*"], help="patterns of METHOD/K/SEED")
     parser.add_argument("--allow-config-change", action="store_true", help="as of `hgpo train`")
-    parser.add_argument("--stages", nargs="*", default=["start", "train", "evaluate"])
+    parser.add_argument("--stages", nargs="*", default=STAGES, choices=STAGES, help="data are prepared in any case")
     parser.add_argument("--gpus", type=int, default=None, help="default: all; 0: none")
     parser.add_argument("--per-gpu", type=int, default=3, help="runs that share a GPU (or the CPUs)")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="for compiling games")
@@ -135,22 +137,9 @@ def plan(config: Config, file: Path, options: argparse.Namespace) -> list[Job]:
             script = '"$@" && touch "$0"'
             command = [*hgpo("env"), "compile", environment, "--data", folder, "--workers", count]
             jobs.append(Job("compile-games", ["sh", "-c", script, str(compiled), *command], [compiled], [marker]))
-    starts = sorted({(run.model, run.environment, run.history) for run in runs}, key=lambda start: start[2])
-    for model, environment, history in starts:
-        done = config.folder / "start" / model / environment / f"K{history}" / "checkpoint.json"
-        command = [
-            *hgpo("warm-start"),
-            *base,
-            "--model",
-            model,
-            "--environment",
-            environment,
-            "--history",
-            str(history),
-        ]
-        needs = [config.data_folder(environment) / "compiled"] if environment == "alfworld" else []
-        needs.append(config.data_folder(environment) / "prepared.json")
-        jobs.append(Job(f"start-K{history}", command, [done], needs, slots=options.per_gpu))
+    if "start" in options.stages:
+        starts = {(run.model, run.environment, run.history) for run in runs}
+        jobs += [start_job(config, base, *start, options.per_gpu) for start in sorted(starts, key=lambda s: s[2])]
     if "train" in options.stages:
         change = ["--allow-config-change"] if options.allow_config_change else []
         jobs += [train_job(config, base + change, run) for run in runs]
@@ -175,6 +164,15 @@ def chosen(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
             raise ConfigError(f"--runs {pattern}: no run of the matrix is called so", "name METHOD/K/SEED")
         found += [run for run in matching if run not in found]
     return found
+
+
+def start_job(config: Config, base: list[str], model: str, environment: str, history: int, slots: int) -> Job:
+    done = Run(model, environment, "warm_start", history, 0).start_folder(config) / "checkpoint.json"
+    command = [*hgpo("warm-start"), *base, "--model", model, "--environment", environment, "--history", str(history)]
+    needs = [config.data_folder(environment) / "prepared.json"]
+    if environment == "alfworld":
+        needs.append(config.data_folder(environment) / "compiled")
+    return Job(f"start-K{history}", command, [done], needs, slots)
 
 
 def train_job(config: Config, base: list[str], run: Run) -> Job:
@@ -250,7 +248,7 @@ class Table:
             print(f"begins: {job.name}" + (f" on GPU {gpu}" if self.gpus and job.slots else ""), flush=True)
             with open(self.logs / f"{job.name}.log", "ab") as log:
                 job.process = subprocess.Popen(
-                    job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+                    job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, process_group=0
                 )
             self.running.append(job)
 
@@ -270,6 +268,7 @@ class Table:
             if code is None:
                 continue
             self.running.remove(job)
+            end_helpers(job.process)
             took = f"after {time.monotonic() - job.begun:.0f} s"
             if code == 0 and job.is_done():
                 print(f"done: {job.name} {took}", flush=True)
@@ -294,6 +293,7 @@ class Table:
             except subprocess.TimeoutExpired:
                 job.process.kill()
                 code = f"killed: it did not leave within {SAVING_S:.0f} s"
+            end_helpers(job.process)
             print(f"stopped: {job.name} ({'saved' if code == STOPPED else code})", flush=True)
         self.waiting = [*self.running, *self.waiting]
 
@@ -316,6 +316,12 @@ class Table:
                 )
         text = (self.logs / f"{job.name}.log").read_bytes()[-6000:].decode("utf-8", "replace").replace("\r", "\n")
         return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+def end_helpers(process: subprocess.Popen[bytes]) -> None:
+    """Ends what a job that has ended left running: a process that was ended by a signal leaves its workers behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def pack(results: Path, out: Path, piece_mb: int, pieces: int) -> None:

@@ -44,7 +44,9 @@ class Candidates:
     def show(self, model: Any, tokenizer: Any, updates: int) -> None:
         success = self._success(model, tokenizer)
         self.tried.append({"updates": updates, "success": success})
-        print(f"warm start: success {success:.3f} on {len(self.panel)} held-out tasks after {updates} updates")
+        print(
+            f"warm start: success {success:.3f} on {len(self.panel)} held-out tasks after {updates} updates", flush=True
+        )
         if self.best() == self.tried[-1]:
             self._kept = [(name, weight.detach().cpu().clone()) for name, weight in named_weights(model)]
 

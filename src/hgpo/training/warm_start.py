@@ -67,6 +67,7 @@ def make_start(config: Config, model_name: str, environment: str, history: int, 
         model.to(device_of(model_settings))
         if model_settings.learner.compile:
             compile_layers(model)
+        print(f"warm start: {len(rows)} turns of {sum(d.won for d in demonstrations)} won episodes", flush=True)
         show = partial(candidates.show, model, tokenizer) if candidates else None
         record |= fine_tune(model, rows, settings, tokenizer.pad_token_id, show)
         record |= candidates.restore(model) if candidates else {}

@@ -1,0 +1,76 @@
+"""The paper's Figure 2 on rollouts at hand, for any weights: how far each estimator is from the oracle advantage.
+
+usage: python tools/context_bias.py results/NAME
+
+Reads every `runs/**/rollouts/*.parquet` that training kept (`training.episodes_every`) and writes
+`analysis/context_bias.csv`: a row for each run, iteration, K, kind of context and estimator, with bias, variance, mean
+absolute error and the share of oracle steps (docs/estimators.md). HGPO is there with alpha 0, 1 and 2, in both kinds of
+weights, so this is the alpha sweep on equal rollouts. Prints the means over iterations.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hgpo import advantages
+from hgpo.config import Config, Run, load_config, plan_runs
+from hgpo.errors import DataError
+from hgpo.files import write_text
+
+COLUMNS = ["task", "trajectory", "state", "action", "reward", "invalid"]
+QUANTITIES = ("bias", "variance", "mean_absolute_error")
+SWEPT = ("hgpo_paper", "hgpo_upstream")
+KEYS = ["K", "context", "estimator", "alpha"]
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    config = load_config(Path(sys.argv[1]) / "config.yaml")
+    rows = [row for run in plan_runs(config) for row in measure(config, run)]
+    if not rows:
+        raise DataError(f"no run below {config.folder} kept its rollouts", "set training.episodes_every")
+    table = pd.DataFrame(rows)
+    out = config.folder / "analysis" / "context_bias.csv"
+    write_text(out, table.to_csv(index=False, float_format="%.6g"))
+    means = table.groupby(KEYS, dropna=False)[[*QUANTITIES, "oracle_share"]].mean()
+    print(means.round(4).to_string())
+    print(out)
+
+
+def measure(config: Config, run: Run) -> Iterator[dict[str, Any]]:
+    protocol = config.environment(run.environment)
+    for path in sorted((run.folder(config) / "rollouts").glob("iteration-*.parquet")):
+        columns = {name: values.tolist() for name, values in pd.read_parquet(path, columns=COLUMNS).items()}
+        for context in ("states", "states_and_actions"):
+            for alpha in (0.0, 1.0, 2.0):
+                rows = advantages.diagnose(
+                    columns,
+                    history=run.history,
+                    alpha=alpha,
+                    context=context,
+                    gamma=protocol.gamma,
+                    invalid_penalty=protocol.invalid_penalty,
+                    normalisation=protocol.normalisation,
+                ).rows
+                where = {"run": str(run), "iteration": int(path.stem.removeprefix("iteration-"))}
+                yield from estimates(rows, where | {"K": run.history, "context": context}, alpha)
+
+
+def estimates(rows: list[dict[str, Any]], where: dict[str, Any], alpha: float) -> Iterator[dict[str, Any]]:
+    """A row for each estimator; those without alpha only once, with alpha 0's call."""
+    share = next(row["value"] for row in rows if row["quantity"] == "oracle_share")
+    for name in dict.fromkeys(row["estimator"] for row in rows if row["quantity"] == "bias"):
+        if name not in SWEPT and alpha:
+            continue
+        values = {row["quantity"]: row["value"] for row in rows if row["estimator"] == name}
+        yield where | {"estimator": name, "alpha": alpha if name in SWEPT else None, "oracle_share": share} | values
+
+
+if __name__ == "__main__":
+    main()
