@@ -23,7 +23,7 @@ class Guide:
 
 
 def play(count: int, max_steps: int = 8, noise: float = 0.0, hesitation: float = 0.0) -> list[Demonstration]:
-    return list(demonstrate(panel().tasks, count, Corridor(), Guide, max_steps, noise, 7, hesitation))
+    return list(demonstrate(panel().tasks, range(count), Corridor(), Guide, max_steps, noise, 7, hesitation))
 
 
 def actions(demonstrations: list[Demonstration]) -> list[str]:

@@ -23,7 +23,7 @@ def test_expert_episodes_do_not_depend_on_the_number_of_processes(prepared):
     config = load_config(prepared.config())
     folder = config.data_folder("webshop")
     tasks = verified_panel(folder, "webshop", "train").tasks[:3]
-    stage = Stage("webshop", folder, tasks, max_steps=8, noise=0.5, seed=1)
+    stage = Stage("webshop", folder, tasks, 8, WarmStart(noise=0.5, hesitation=0.2, seed=1))
     alone = play_demonstrations(stage, 10, workers=0)
     assert play_demonstrations(stage, 10, workers=2) == alone
     assert [d.task for d in alone] == [tasks[n % 3].id for n in range(10)]
