@@ -91,7 +91,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="for compiling games")
     parser.add_argument("--out", type=Path, help="folder for the packed results")
     parser.add_argument("--piece-mb", type=int, default=15)
-    parser.add_argument("--pieces", type=int, default=6, help="largest number of pieces of steps.tar.xz")
+    parser.add_argument("--pieces", type=int, default=5, help="largest number of pieces of steps.tar.xz")
     options = parser.parse_args()
     if options.gpus is None:
         import torch
