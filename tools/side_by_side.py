@@ -81,7 +81,9 @@ def main() -> int:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings to change, e.g. a.b=3")
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="settings to change, e.g. a.b=3"
+    )
     parser.add_argument("--minutes", type=float, default=1e6, help="time limit, packing included")
     parser.add_argument("--runs", nargs="*", default=["*"], help="patterns of METHOD/K/SEED")
     parser.add_argument("--allow-config-change", action="store_true", help="as of `hgpo train`")
