@@ -174,7 +174,7 @@ def start_job(config: Config, base: list[str], model: str, environment: str, his
     needs = [config.data_folder(environment) / "prepared.json"]
     if environment == "alfworld":
         needs.append(config.data_folder(environment) / "compiled")
-    return Job(f"start-K{history}", command, [done], needs, slots)
+    return Job(f"start-{model}-{environment}-K{history}", command, [done], needs, slots)
 
 
 def train_job(config: Config, base: list[str], run: Run) -> Job:
@@ -200,7 +200,7 @@ def evaluate_job(config: Config, base: list[str], run: Run) -> Job:
 
 
 def name(run: Run) -> str:
-    return f"{run.method}-K{run.history}-seed{run.seed}"
+    return str(run).replace("/", "-")
 
 
 class Table:

@@ -87,7 +87,7 @@ def test_a_call_that_is_out_of_time_says_so_and_the_next_does_the_rest(tmp_path)
     (tmp_path / "shop.yaml").write_text(yaml.safe_dump(SHOP))
     first = call(tmp_path, "--minutes", str((tool.PACKING_S + tool.SAVING_S + 1) / 60), "--out", "first")
     assert first.returncode == tool.STOPPED, first.stdout
-    assert "not done: train-hgpo-K1-seed0" in first.stdout
+    assert "not done: train-tiny-webshop-hgpo-K1-seed0" in first.stdout
     assert "shop/config.yaml" in unpacked(tmp_path / "first", "results.tar.xz")
 
     second = call(
