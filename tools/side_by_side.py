@@ -308,13 +308,14 @@ class Table:
         """The end of its log, or of its metrics if it trains."""
         metrics = job.done[0].parent / "metrics.jsonl"
         if lines == 1 and job.name.startswith("train-") and metrics.exists():
-            written = metrics.read_text(encoding="utf-8").splitlines()
+            written = metrics.read_text(encoding="utf-8").split("\n")[:-1]  # a line under way is not whole yet
             if written:
                 line = json.loads(written[-1])
                 mean = sum(json.loads(text)["success"] for text in written[-5:]) / len(written[-5:])
                 return (
                     f"iteration {line['iteration']} in {line['time/total']:.1f} s (rollout {line['time/rollout']:.1f}, "
-                    f"update {line['time/update']:.1f}), success of the last five {mean:.2f}"
+                    f"update {line['time/update']:.1f}), success of the last five {mean:.2f}, "
+                    f"KL {line.get('loss/kl', 0.0):.4f}"
                 )
         text = (self.logs / f"{job.name}.log").read_bytes()[-6000:].decode("utf-8", "replace").replace("\r", "\n")
         return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
