@@ -202,17 +202,9 @@ def _base_checkpoint(name: str, model: Model) -> Path:
             f"the model {name} is embedded: there is nothing of it before its warm start",
             "name a checkpoint folder, or a model with another source",
         )
-    if Path(model.source).is_dir():
-        return Path(model.source)
-    from huggingface_hub import snapshot_download
+    from hgpo.rollout.policy import checkpoint_of
 
-    try:
-        return Path(snapshot_download(model.source, revision=model.revision, local_files_only=True))
-    except Exception as error:  # the hub's own errors, and those of the libraries below it
-        raise CheckpointError(
-            f"{model.source} at {model.revision} is not in the cache: {type(error).__name__}",
-            f"run `hgpo fetch-model --model {name}` where there is a network",
-        ) from None
+    return checkpoint_of(name, model.source, model.revision)
 
 
 def _check_belongs(checkpoint: Path, run: Run) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from hgpo.config import Model
 from hgpo.errors import ConfigError, DataError
 from hgpo.files import sha256_file
-
-WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+from hgpo.rollout.policy import HUB_FILES
 
 
 def fetch_model(name: str, model: Model) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def fetch_model(name: str, model: Model) -> dict[str, Any]:
     from huggingface_hub import HfApi, snapshot_download
 
     try:
-        folder = Path(snapshot_download(model.source, revision=model.revision, allow_patterns=WANTED))
+        folder = Path(snapshot_download(model.source, revision=model.revision, allow_patterns=HUB_FILES))
         listed = HfApi().model_info(model.source, revision=model.revision, files_metadata=True).siblings or []
     except Exception as error:  # the hub's own errors, and those of three network libraries below it
         raise DataError(
@@ -42,13 +43,26 @@ def fetch_model(name: str, model: Model) -> dict[str, Any]:
         ) from None
     found = hashes(folder)
     for file in listed:
-        expected = file.lfs.sha256 if file.lfs else None
-        if expected and file.rfilename in found and found[file.rfilename] != expected:
+        path = folder / file.rfilename
+        if not any(fnmatch(file.rfilename, pattern) for pattern in HUB_FILES):
+            continue
+        if not path.is_file():
+            raise DataError(f"{path} is missing; the hub lists it at {model.revision}", "fetch again")
+        if file.lfs:
+            kind, is_, named = "SHA-256", found[file.rfilename], file.lfs.sha256
+        else:
+            kind, is_, named = "git hash", git_hash(path), file.blob_id
+        if named and is_ != named:
             raise DataError(
-                f"{folder / file.rfilename} has SHA-256 {found[file.rfilename]}, the hub names {expected}",
-                "remove the file and fetch again",
+                f"{path} has the {kind} {is_}, the hub names {named}", f"remove {path.resolve()} and fetch again"
             )
     return {"source": model.source, "revision": model.revision, "folder": str(folder), "files": found}
+
+
+def git_hash(path: Path) -> str:
+    """The hash by which git, and with it the hub, knows a small file."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def hashes(folder: Path) -> dict[str, str]:

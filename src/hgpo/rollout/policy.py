@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,16 @@ from hgpo.errors import CheckpointError
 from hgpo.files import atomic_folder, sha256_file, sha256_json
 
 WEIGHTS = ("*.safetensors", "*.bin")
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # what is taken of a model on the hub
 
 
 def load_policy(
     folder: str | Path,
     dtype: str = "float32",
-    revision: str | None = None,
     device: str = "cpu",
     attention: str = "sdpa",
 ) -> tuple[Any, Any]:
-    """(model in evaluation mode, tokenizer) of a checkpoint folder or hub name.
+    """(model in evaluation mode, tokenizer) of a checkpoint folder.
 
     Raises CheckpointError if the folder is missing, incomplete or corrupt, if tokenizer and model do not fit, or
     if the tokenizer has no end token.
@@ -31,13 +30,12 @@ def load_policy(
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    local = Path(folder)
-    if (os.sep in str(folder) or local.exists()) and not (local / "config.json").is_file():
+    if not (Path(folder) / "config.json").is_file():
         raise CheckpointError(f"no checkpoint in {folder}: config.json is missing", "train it, or name another folder")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder))
         model: Any = AutoModelForCausalLM.from_pretrained(
-            str(folder), revision=revision, dtype=getattr(torch, dtype), attn_implementation=attention
+            str(folder), dtype=getattr(torch, dtype), attn_implementation=attention
         )
     except Exception as error:  # the library raises anything from OSError to SafetensorError
         raise CheckpointError(
@@ -55,6 +53,25 @@ def load_policy(
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model.to(device).eval(), tokenizer
+
+
+def checkpoint_of(name: str, source: str, revision: str | None) -> Path:
+    """The folder of the pretrained model called `name`: `source` itself, or its copy in the cache of the hub.
+
+    Raises CheckpointError if a hub model is not in the cache: jobs fetch nothing.
+    """
+    if Path(source).is_dir():
+        return Path(source)
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(source, revision=revision, allow_patterns=HUB_FILES, local_files_only=True)
+        return Path(found)
+    except Exception as error:  # the hub's own errors, and those of the libraries below it
+        raise CheckpointError(
+            f"{source} at {revision} is neither a folder nor in the cache: {type(error).__name__}",
+            f"run `hgpo fetch-model --model {name}` where there is a network",
+        ) from None
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -18,7 +18,7 @@ from hgpo.errors import DataError, HgpoError
 from hgpo.files import write_json
 from hgpo.rollout.demonstrations import Demonstration, prompt_ids
 from hgpo.rollout.opening import device_of
-from hgpo.rollout.policy import load_policy, policy_hash, save_policy
+from hgpo.rollout.policy import checkpoint_of, load_policy, policy_hash, save_policy
 from hgpo.streams import stream
 from hgpo.tasks import Panel, hold_out
 from hgpo.training.batches import Row, make_batch, micro_batches
@@ -54,7 +54,7 @@ def make_start(config: Config, model_name: str, environment: str, history: int, 
         "demonstrations": len(demonstrations),
         "expert_success": sum(d.won for d in demonstrations) / max(len(demonstrations), 1),
     }
-    model, tokenizer = _base_model(model_settings, demonstrations, template, history, settings.seed)
+    model, tokenizer = _base_model(model_name, model_settings, demonstrations, template, history, settings.seed)
     turns = [turn for d in demonstrations if d.won for turn in d.turns]
     rows = [
         Row(
@@ -136,10 +136,10 @@ def _play(config: Config, environment: str, training: Panel, settings: WarmStart
 
 
 def _base_model(
-    settings: Model, demonstrations: Sequence[Demonstration], template: Template, history: int, seed: int
+    name: str, settings: Model, demonstrations: Sequence[Demonstration], template: Template, history: int, seed: int
 ) -> tuple[Any, Any]:
     if settings.source != "embedded":
-        return load_policy(settings.source, settings.dtype, settings.revision)
+        return load_policy(checkpoint_of(name, settings.source, settings.revision), settings.dtype)
     if not demonstrations:
         raise DataError(
             "the embedded model makes its tokenizer from demonstrations, but warm_start.demonstrations is 0",
