@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -76,3 +78,22 @@ def main(arguments: list[str] | None = None) -> Any:
     except (KeyboardInterrupt, click.Abort):
         click.secho("hgpo: interrupted; run the same command again to go on", err=True)
         sys.exit(130)
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        place = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        click.secho(f"hgpo: the disk or the quota is full{place}: {error}", err=True, fg="red")
+        click.secho("  mend: free space, or set `results` and `data.directory` to a larger disk; what was", err=True)
+        click.secho("  finished is kept, run the same command again to go on", err=True)
+        sys.exit(1)
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came from, says that there is no space; libraries wrap it in their own."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,83 @@
+"""What goes wrong on a machine: one clear message each, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from fake_results import make_results
+
+from hgpo.cli import disk_is_full
+
+from .conftest import Snakemake
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of four megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a small disk can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_message_and_nothing_is_lost(small_disk: Path) -> None:
+    matrix = {"models": ["tiny"], "environments": ["alfworld"], "methods": ["hgpo", "grpo"], "history": [2]}
+    config = make_results(small_disk, 6, 2, matrix=matrix, evaluation={"seeds": [1]}, training={"iterations": 3})
+    command = [sys.executable, "-m", "hgpo", "tables", "--config", str(small_disk / "config.yaml")]
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0
+    tables = {path: path.read_bytes() for path in sorted((config.folder / "tables").iterdir())}
+    filler = small_disk / "filler"
+    with open(filler, "wb", buffering=0) as stream, pytest.raises(OSError):
+        while True:
+            stream.write(b"x" * 4096)
+
+    full = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert full.returncode == 1
+    assert "the disk or the quota is full" in full.stderr and "free space" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert {path: path.read_bytes() for path in sorted((config.folder / "tables").iterdir())} == tables
+
+    filler.unlink()
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0
+    assert {path: path.read_bytes() for path in sorted((config.folder / "tables").iterdir())} == tables
+
+
+def test_a_quota_that_a_library_has_wrapped_is_found() -> None:
+    error = RuntimeError("write failed")
+    error.__cause__ = OSError(122, "Disk quota exceeded")
+    assert disk_is_full(error)
+    assert not disk_is_full(RuntimeError("something else"))
+
+
+def test_an_image_that_is_not_the_named_one_stops_before_any_job(workspace: Path, snakemake: Snakemake) -> None:
+    body = yaml.safe_load((workspace / "config/miniature.yaml").read_text())
+    body["containers"] = {"enabled": True, "image": "env.sif"}
+    (workspace / "config/wrong.yaml").write_text(yaml.safe_dump(body))
+    (workspace / "env.sif").write_bytes(b"something else")
+    (workspace / "env.sif.sha256").write_text("0" * 64 + "  env.sif\n")
+    result = snakemake("--cores", "1", "--configfile", "config/wrong.yaml", "--sdm", "conda")
+    text = result.stdout + result.stderr
+    assert result.returncode != 0
+    assert "env.sif is not the image that env.sif.sha256 names" in text
+    assert "remove env.sif and env.sif.sha256 to build it anew" in " ".join(text.split())
+    assert not (workspace / "data").exists()
+
+
+def test_a_second_pipeline_in_the_folder_is_refused(workspace: Path, snakemake: Snakemake) -> None:
+    locks = workspace / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.input.lock").write_text("")
+    (locks / "0.output.lock").write_text("results/miniature/report.html\n")
+    result = snakemake("--cores", "1", "--configfile", "config/miniature.yaml")
+    assert result.returncode != 0
+    assert "Directory cannot be locked" in result.stdout + result.stderr
+    assert not (workspace / "data").exists()
