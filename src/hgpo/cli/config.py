@@ -6,7 +6,7 @@ import json
 
 import click
 
-from hgpo.config import Config, load_config, plan_runs
+from hgpo.config import Config, load_config, plan_left_out, plan_runs
 
 
 def schema_text() -> str:
@@ -23,9 +23,11 @@ def config() -> None:
 @config.command()
 @click.argument("file", type=click.Path())
 def check(file: str) -> None:
-    """Check FILE and print how many runs it holds."""
+    """Check FILE and print how many runs it holds, and which cells of its matrix cannot be done, and why."""
     checked = load_config(file)
     click.echo(f"{file}: {len(plan_runs(checked))} runs")
+    for run, reason in plan_left_out(checked).items():
+        click.echo(f"left out: {run}: {reason}")
 
 
 @config.command()

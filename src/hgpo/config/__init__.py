@@ -14,7 +14,7 @@ from hgpo.config.experiment import (
     WarmStart,
     load_config,
 )
-from hgpo.config.runs import Run, plan_baselines, plan_runs
+from hgpo.config.runs import Run, obstacle, plan_baselines, plan_left_out, plan_runs
 
 __all__ = [
     "ENVIRONMENTS",
@@ -30,6 +30,8 @@ __all__ = [
     "Training",
     "WarmStart",
     "load_config",
+    "obstacle",
     "plan_baselines",
+    "plan_left_out",
     "plan_runs",
 ]

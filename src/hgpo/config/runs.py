@@ -40,7 +40,34 @@ class Run:
 
 
 def plan_runs(config: Config) -> list[Run]:
-    """Every training run of the matrix, in the order of the configuration."""
+    """Every training run of the matrix that can be done, in the order of the configuration."""
+    return [run for run in _cells(config) if obstacle(config, run) is None]
+
+
+def plan_left_out(config: Config) -> dict[Run, str]:
+    """The training runs of the matrix that cannot be done as configured, and why."""
+    reasons = {run: obstacle(config, run) for run in _cells(config)}
+    return {run: f"{reason[0]}; {reason[1]}" for run, reason in reasons.items() if reason}
+
+
+def obstacle(config: Config, run: Run) -> tuple[str, str] | None:
+    """(why a run of the matrix cannot be done as configured, what mends it), or None."""
+    model, training = config.models[run.model], config.training_for(run.environment)
+    estimator, _ = config.estimator_for(run.method, run.environment, run.history)
+    if estimator == "ppo" and (model.learner.kind != "torch" or model.placement.kind != "local"):
+        return (
+            f"method {run.method}: the critic of ppo runs beside the learner in one process",
+            f"set models.{run.model}.learner.kind: torch and placement.kind: local, or take a method without critic",
+        )
+    if training.lora.rank and model.learner.kind == "deepspeed" and model.learner.zero_stage == 3:
+        return (
+            "training.lora: adapters cannot be merged while ZeRO stage 3 shards the weights they adapt",
+            f"set models.{run.model}.learner.zero_stage: 2; adapters leave little to shard",
+        )
+    return None
+
+
+def _cells(config: Config) -> list[Run]:
     m = config.matrix
     models = [name for name in m.models if config.models[name].trainable]
     return [Run(*cell) for cell in product(models, m.environments, m.methods, m.history, m.training_seeds)]

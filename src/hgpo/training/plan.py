@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo.agent import Template, load_template
-from hgpo.config import Config, EnvironmentSettings, Model, Run, Training
+from hgpo.config import Config, EnvironmentSettings, Model, Run, Training, obstacle
 from hgpo.envs.panels import verified_panel
 from hgpo.errors import ConfigError
 from hgpo.rollout.policy import policy_hash
@@ -53,16 +53,9 @@ def make_plan(config: Config, run: Run) -> Plan:
         raise ConfigError(
             "training.early_stopping needs validations", "set training.validate_every and training.validation_tasks"
         )
-    if estimator == "ppo" and (model.learner.kind != "torch" or model.placement.kind != "local"):
-        raise ConfigError(
-            f"method {run.method}: the critic of ppo runs beside the learner in one process",
-            f"set models.{run.model}.learner.kind: torch and placement.kind: local, or take a method without critic",
-        )
-    if training.lora.rank and model.learner.kind == "deepspeed" and model.learner.zero_stage == 3:
-        raise ConfigError(
-            "training.lora: adapters cannot be merged while ZeRO stage 3 shards the weights they adapt",
-            f"set models.{run.model}.learner.zero_stage: 2; adapters leave little to shard",
-        )
+    reason = obstacle(config, run)
+    if reason:
+        raise ConfigError(*reason)
     panel = verified_panel(config.data_folder(run.environment), run.environment, protocol.train_split)
     training_panel, validation_panel = hold_out(panel, training.validation_tasks)
     template = load_template(protocol.agent.template)
