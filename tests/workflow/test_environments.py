@@ -80,6 +80,27 @@ def test_images_have_what_a_reviewer_looks_for() -> None:
         assert "check-environment" in text, "%test plays an episode"
 
 
+@pytest.mark.parametrize(("name", "lock"), [("env", "base"), ("train", "gpu")])
+def test_what_an_image_imports_is_in_its_lock(name: str, lock: str) -> None:
+    text = (ROOT / f"containers/{name}.def").read_text()
+    imported = re.search(r"python -c 'import ([\w, ]+)'", text)
+    assert imported
+    missing = {module for module in imported[1].split(", ") if canonicalize_name(module) not in pins(lock)}
+    assert not missing, f"containers/{name}.def imports {missing}, requirements/{lock}.txt lacks them"
+
+
+def test_the_training_image_has_the_cuda_of_its_lock() -> None:
+    base = re.search(r"^From: nvidia/cuda:(\d+)\.", (ROOT / "containers/train.def").read_text(), flags=re.MULTILINE)
+    assert base
+    assert pins("gpu")["nvidia-cuda-runtime"].split(".")[0] == base[1]
+
+
+def test_the_images_pythons_are_supported() -> None:
+    env, train = ((ROOT / f"containers/{name}.def").read_text() for name in ("env", "train"))
+    used = set(re.findall(r"From: python:(3\.\d+)", env)) | set(re.findall(r"python(3\.\d+)-venv", train))
+    assert used == {"3.11", "3.12"}
+
+
 def test_supported_pythons_are_named() -> None:
     named = {line.rsplit(" ", 1)[1] for line in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", line)}
     assert named == {"3.11", "3.12"}
