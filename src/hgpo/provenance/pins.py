@@ -117,6 +117,8 @@ def contents(config: Config, part: str) -> Iterator[tuple[Path, Path]]:
     if part == "data":
         for environment in config.matrix.environments:
             yield config.data_folder(environment), Path(environment)
+        for record in model_records(config):
+            yield record, Path("models") / record.name
     elif part == "record":
         names = ("config.yaml", "container.json", "checks", "manifest.json", "tables", "figures")
         for name in names:
@@ -162,15 +164,24 @@ def same_content(one: Path, other: Path) -> bool:
     return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)
 
 
+def model_records(config: Config) -> list[Path]:
+    """What `hgpo fetch-model` wrote about each model that is not made here."""
+    folder = Path(config.data.directory) / "models"
+    names = [name for name in config.matrix.models if config.models[name].trainable]
+    return [folder / f"{name}.json" for name in names if config.models[name].source != "embedded"]
+
+
 def age_markers(config: Config) -> None:
-    """Makes the files that say "finished" older than all episodes: fetched files carry the date of the fetch, and
-    Snakemake would take episodes that arrived before their checkpoint for outdated."""
+    """Dates the files that say "finished" in the order in which they were made, and older than all episodes: fetched
+    files carry the date of the fetch, and Snakemake would take what arrived before its input for outdated."""
     episodes = [path.stat().st_mtime for path in (config.folder / "episodes").rglob("*.parquet")]
     before = min(episodes, default=0) - 60
-    markers = [run.folder(config) / "finished.json" for run in plan_runs(config)]
+    markers = [config.data_folder(name) / "prepared.json" for name in config.matrix.environments]
+    markers += model_records(config)
+    markers += [config.folder / "checks" / f"{name}.json" for name in config.matrix.environments]
     markers += [run.start_folder(config) / "checkpoint.json" for run in plan_runs(config)]
-    markers += [config.data_folder(name) / "prepared.json" for name in config.matrix.environments]
-    for step, marker in enumerate(reversed(markers)):
+    markers += [run.folder(config) / "finished.json" for run in plan_runs(config)]
+    for step, marker in enumerate(markers):
         if marker.exists() and episodes:
             os.utime(marker, (before + step / 1000, before + step / 1000))
 
