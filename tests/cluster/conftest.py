@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
 from . import sandbox
 
@@ -25,26 +28,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
-    """A running throw-away Slurm with three nodes, two fake GPUs each, and accounting."""
-    if not os.environ.get("HGPO_CLUSTER_TESTS"):
-        pytest.skip("tests on a real Slurm run when asked for: HGPO_CLUSTER_TESTS=short or full")
-    if sandbox.missing() and os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "update", "-qq"], capture_output=True, timeout=300)
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *sandbox.PACKAGES.split()]
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(install, capture_output=True, timeout=600, env=environment)
+FORM = os.environ.get("HGPO_CLUSTER_TESTS", "short")
+WAIT_FOR_ANOTHER_S = 900
+LONG_S = 1200  # a busy machine is slow; nothing waits that long when all is well
+ITERATIONS = 6
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A running throw-away Slurm with three nodes, two fake GPUs each; with accounting unless ACCOUNTING is False."""
+    if FORM not in ("short", "full", "off"):
+        pytest.fail(f"HGPO_CLUSTER_TESTS={FORM}: it is short, full or off")
+    if FORM == "off":
+        pytest.skip("HGPO_CLUSTER_TESTS=off: no tests on a real Slurm")
     reason = sandbox.missing()
     if reason:
         pytest.skip(f"no throw-away Slurm on this machine: {reason}")
     folder = Path(tempfile.mkdtemp(prefix="hgpo-slurm-"))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: everything is taken down
+    accounting = getattr(request.module, "ACCOUNTING", True)
     try:
-        sandbox.start(folder)
+        sandbox.start(folder, accounting=accounting, owner=os.getpid(), patience_s=WAIT_FOR_ANOTHER_S)
         yield
     finally:
         sandbox.stop(folder)
         shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass
@@ -56,7 +65,7 @@ class Pipeline:
     process: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.output = self.folder / "snakemake.log"
+        self.output = self.folder / f"snakemake-{time.time_ns()}.log"
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "snakemake", *self.arguments]
         with open(self.output, "w") as log:
@@ -67,15 +76,15 @@ class Pipeline:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def until(self, what: str, condition: Callable[[], object], seconds: float = 240) -> None:
+    def until(self, what: str, condition: Callable[[], object], seconds: float = LONG_S) -> None:
         """Waits until `condition` holds; fails with the output if the process ends before or time runs out."""
         end = time.monotonic() + seconds
         while not condition():
             if self.process.poll() is not None or time.monotonic() > end:
                 pytest.fail(f"{what} did not happen:\n{self.text()[-6000:]}")
-            time.sleep(0.2)
+            time.sleep(0.1)
 
-    def wait(self, seconds: float = 600) -> int:
+    def wait(self, seconds: float = LONG_S) -> int:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -91,25 +100,83 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Iterator[Callable[..., Pipeline]]:
-    """Starts snakemake in a folder with the workflow and the miniature configuration; ends it after the test."""
+def pipeline() -> Iterator[Callable[..., Pipeline]]:
+    """Starts snakemake in a project's folder; ends it after the test."""
     started: list[Pipeline] = []
 
-    def start(*arguments: str, folder: str = "project") -> Pipeline:
-        project = tmp_path / folder
-        if not project.exists():
-            project.mkdir()
-            shutil.copy(ROOT / "Snakefile", project)
-            for name in ("workflow", "config"):
-                shutil.copytree(ROOT / name, project / name)
-            for name in ("profiles", "slurm", "slurm-nocct"):
-                (project / name).symlink_to(os.readlink(ROOT / name))
-        started.append(Pipeline(project, arguments))
+    def start(folder: Path, *arguments: str) -> Pipeline:
+        started.append(Pipeline(folder, arguments))
         return started[-1]
 
     yield start
     for one in started:
         one.stop()
+
+
+def new_project(folder: Path, **training: object) -> None:
+    """Lays the workflow and the experiment `toy.yaml` there: the miniature one with a little more training."""
+    folder.mkdir()
+    shutil.copy(ROOT / "Snakefile", folder)
+    for name in ("workflow", "config"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("profiles", "slurm", "slurm-nocct"):
+        (folder / name).symlink_to(os.readlink(ROOT / name))
+    change(folder, name="toy")
+    # weights move even if no episode is won
+    change(folder, training={"iterations": ITERATIONS, "entropy_coefficient": 0.05} | training)
+
+
+def change(folder: Path, **sections: object) -> None:
+    """Changes values of the project's experiment: a mapping's single keys, anything else as a whole."""
+    file = folder / "toy.yaml"
+    body = yaml.safe_load((file if file.exists() else folder / "config/miniature.yaml").read_text())
+    for name, value in sections.items():
+        body[name] = body[name] | value if isinstance(value, dict) else value
+    file.write_text(yaml.safe_dump(body))
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with data, starting checkpoint and an unbroken `hgpo` run, all made without Slurm."""
+    folder = tmp_path_factory.mktemp("prepared") / "project"
+    new_project(folder)
+    made = Pipeline(folder, ("--cores", "2", "--configfile", "toy.yaml", run_folder("hgpo") + "/finished.json"))
+    assert made.wait() == 0, made.text()
+    return folder
+
+
+@pytest.fixture
+def project(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the prepared project without the run; the tests are about what comes after the start."""
+    folder = tmp_path / "project"
+    shutil.copytree(prepared, folder, symlinks=True, ignore=shutil.ignore_patterns("runs", ".snakemake", "*.log"))
+    return folder
+
+
+def run_folder(method: str) -> str:
+    return f"results/toy/runs/tiny/alfworld/{method}/K1/seed0"
+
+
+def finished(folder: Path, method: str) -> dict[str, object]:
+    return json.loads((folder / run_folder(method) / "finished.json").read_text())
+
+
+def metrics(folder: Path, method: str) -> list[dict[str, object]]:
+    """The metrics of a run without what depends on the machine."""
+    rows = [json.loads(line) for line in (folder / run_folder(method) / "metrics.jsonl").read_text().splitlines()]
+    aside = ("time/", "memory/", "tokens_per", "engine/")
+    return [{key: v for key, v in row.items() if not key.startswith(aside)} for row in rows]
+
+
+def iterations(folder: Path, method: str) -> int:
+    path = folder / run_folder(method) / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def assert_same_run(one: Path, other: Path, method: str = "hgpo") -> None:
+    """The two folders hold the same run: to the last bit of weights and metrics."""
+    assert finished(one, method)["checkpoint_hash"] == finished(other, method)["checkpoint_hash"]
+    assert metrics(one, method) == metrics(other, method)
 
 
 @dataclass(frozen=True)
@@ -121,6 +188,13 @@ class Training:
     node: str
     gpu: str
     job: str
+
+    def hold(self) -> None:
+        """Stops the clock of the training, so that what a test does to its job comes in the middle of it."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
 
 def trainings(folder: Path) -> list[Training]:
@@ -147,3 +221,17 @@ def trainings(folder: Path) -> list[Training]:
                 )
             )
     return found
+
+
+def held(run: Pipeline, method: str) -> Training:
+    """The running training of a method, held after its first iteration."""
+    found: list[Training] = []
+
+    def there() -> bool:
+        found[:] = [one for one in trainings(run.folder) if one.method == method]
+        return bool(found) and iterations(run.folder, method) >= 1
+
+    run.until(f"a first iteration of {method}", there)
+    found[0].hold()
+    assert not (run.folder / run_folder(method) / "finished.json").exists(), "the training was too fast for the test"
+    return found[0]

@@ -1,161 +1,234 @@
 """The workflow on a real Slurm: several virtual nodes on this machine, fake GPUs, accounting.
 
-HGPO_CLUSTER_TESTS=short runs the first test, full the others too, some ten minutes.
+HGPO_CLUSTER_TESTS=short (the default) runs the first test, full the others too, some ten minutes; off runs none.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from .conftest import Pipeline, Training, trainings
-
-full = pytest.mark.skipif(
-    os.environ.get("HGPO_CLUSTER_TESTS") != "full", reason="set HGPO_CLUSTER_TESTS=full for the long cluster tests"
+from . import sandbox
+from .conftest import (
+    FORM,
+    ITERATIONS,
+    ROOT,
+    Pipeline,
+    assert_same_run,
+    change,
+    finished,
+    held,
+    new_project,
+    run_folder,
+    trainings,
 )
+
+full = pytest.mark.skipif(FORM != "full", reason="set HGPO_CLUSTER_TESTS=full for the long cluster tests")
 pytestmark = pytest.mark.usefixtures("cluster")
 
-MEMORY = [
-    f"{rule}:mem_mb=900" for rule in ("check_environment", "warm_start", "train", "evaluate", "tables", "figures")
-]
+RULES = ("check_environment", "warm_start", "train", "evaluate", "tables", "figures", "manifest", "viewer")
 QUICK = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10")
 STAGED = ("--until", "train")
+ONCE = ("--retries", "0")
 
 
 def on_slurm(*resources: str, profile: str = "slurm", more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Arguments of snakemake: a fake GPU for each training, little memory, quick looks at the state of jobs."""
-    asked = [*MEMORY, "train:gpu=1", *resources]
+    asked = [*(f"{rule}:mem_mb=900" for rule in RULES), "train:gpu=1", *resources]
     return ("--profile", profile, "--configfile", "toy.yaml", "--set-resources", *asked, *QUICK, *more)
 
 
-@pytest.fixture
-def project(pipeline: Callable[..., Pipeline]) -> Path:
-    """The project folder, with data and starting checkpoint made here: the tests are about what comes after."""
-    made = pipeline("--version")
-    assert made.wait() == 0
-    body = yaml.safe_load((made.folder / "config/miniature.yaml").read_text())
-    body["name"] = "toy"
-    body["training"] |= {"iterations": 6, "entropy_coefficient": 0.05}  # weights move even if no episode is won
-    (made.folder / "toy.yaml").write_text(yaml.safe_dump(body))
-    prepared = pipeline("--cores", "2", "--configfile", "toy.yaml", *STAGED[:1], "warm_start")
-    assert prepared.wait() == 0, prepared.text()
-    return made.folder
-
-
-def finished(folder: Path, method: str) -> dict[str, object]:
-    path = folder / f"results/toy/runs/tiny/alfworld/{method}/K1/seed0/finished.json"
-    return json.loads(path.read_text())
-
-
-def metrics(folder: Path, method: str) -> list[dict[str, object]]:
-    """The metrics of a run without what depends on the machine."""
-    path = folder / f"results/toy/runs/tiny/alfworld/{method}/K1/seed0/metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [
-        {key: v for key, v in row.items() if not key.startswith(("time/", "memory/", "tokens_per", "engine/"))}
-        for row in rows
-    ]
-
-
-def iterations(folder: Path, method: str) -> int:
-    path = folder / f"results/toy/runs/tiny/alfworld/{method}/K1/seed0/metrics.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def running(folder: Path, method: str) -> Training | None:
-    return next((one for one in trainings(folder) if one.method == method), None)
-
-
 def scontrol(*arguments: str) -> None:
-    subprocess.run(["scontrol", *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run(["scontrol", *arguments], check=True, capture_output=True, timeout=120)
+
+
+def submissions(run: Pipeline) -> list[str]:
+    """The lines that say that a job was submitted."""
+    return [line for line in run.text().splitlines() if "has been submitted with SLURM jobid" in line]
 
 
 def test_the_pipeline_runs_and_a_cancelled_training_comes_to_the_same_result(
-    project: Path, pipeline: Callable[..., Pipeline]
+    tmp_path: Path, pipeline: Callable[..., Pipeline]
 ) -> None:
-    run = pipeline(*on_slurm("train:slurm_extra='--nodelist=n0'"))
-    run.until("two trainings at once", lambda: len(trainings(project)) == 2)
-    both = trainings(project)
-    assert {one.node for one in both} == {"n0"}
-    assert {one.gpu for one in both} == {"0", "1"}, "each training sees its own GPU"
-    run.until("progress in training", lambda: iterations(project, "hgpo") >= 1)
-    victim = running(project, "hgpo")
-    assert victim is not None, "training ended before it could be cancelled"
-    subprocess.run(["scancel", victim.job], check=True, timeout=60)
+    folder = tmp_path / "project"
+    new_project(folder)
+    run = pipeline(folder, *on_slurm("train:slurm_extra='--nodelist=n0'"))
+    waiting = {}
+
+    def both_started() -> bool:
+        for one in trainings(folder):
+            if one.method not in waiting:
+                one.hold()
+                waiting[one.method] = one
+        return len(waiting) == 2
+
+    run.until("two trainings at once", both_started)
+    assert {one.node for one in waiting.values()} == {"n0"}
+    assert {one.gpu for one in waiting.values()} == {"0", "1"}, "each training sees its own GPU"
+    for one in waiting.values():
+        one.go_on()
+    victim = held(run, "hgpo")
+    subprocess.run(["scancel", victim.job], check=True, timeout=120)
     assert run.wait() == 0, run.text()
     assert "restart" in run.text()
-    assert (project / "results/toy/tables/results.md").exists()
-    assert (project / "results/toy/report.html").exists()
+    assert (folder / "results/toy/tables/results.md").exists()
+    assert (folder / "results/toy/report.html").exists()
+    # check, start, two trainings and one again, evaluations of three checkpoints, tables with all that shows them
+    assert len(submissions(run)) == 1 + 1 + 3 + 3 + 1, "small jobs share a Slurm job"
 
-    before, rows = finished(project, "hgpo"), metrics(project, "hgpo")
-    shutil.rmtree(project / "results/toy/runs")
-    wanted = "results/toy/runs/tiny/alfworld/hgpo/K1/seed0/finished.json"
-    again = pipeline(wanted, "--cores", "1", "--configfile", "toy.yaml")
-    assert again.wait(1200) == 0, again.text()
-    assert finished(project, "hgpo")["checkpoint_hash"] == before["checkpoint_hash"]
-    assert metrics(project, "hgpo") == rows
+    unbroken = tmp_path / "unbroken"
+    shutil.copytree(folder, unbroken, symlinks=True, ignore=shutil.ignore_patterns("runs", ".snakemake"))
+    again = pipeline(unbroken, f"{run_folder('hgpo')}/finished.json", "--cores", "1", "--configfile", "toy.yaml")
+    assert again.wait() == 0, again.text()
+    assert_same_run(folder, unbroken)
+
+
+def test_doctor_finds_partitions_and_accounts_whoever_asks() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("USER", "LOGNAME")}
+    command = [sys.executable, "-m", "hgpo", "doctor", "--use", "slurm"]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout
+    assert "main*, scavenge" in result.stdout and "toyacct" in result.stdout
 
 
 @full
-def test_a_job_at_its_time_limit_saves_and_goes_on_in_the_next(
-    project: Path, pipeline: Callable[..., Pipeline]
+def test_a_training_at_its_time_limit_saves_and_comes_to_the_same_result(
+    project: Path, prepared: Path, pipeline: Callable[..., Pipeline]
 ) -> None:
-    body = yaml.safe_load((project / "toy.yaml").read_text())
-    body["training"]["iterations"] = 400
-    (project / "toy.yaml").write_text(yaml.safe_dump(body))
-    run = pipeline(*on_slurm("train:runtime=1", "train:slurm_extra='--signal=USR1@30'", more=STAGED))
-    run.until("a second job of a training", lambda: "Trying to restart" in run.text())
-    run.until("progress in the second job", lambda: len(trainings(project)) > 0)
-    reached = iterations(project, "hgpo")
-    run.until("further progress", lambda: iterations(project, "hgpo") > reached)
-    states = subprocess.run(["sacct", "-X", "-n", "-o", "state"], capture_output=True, text=True, timeout=60).stdout
-    assert "TIMEOUT" not in states, "a training was killed at its limit instead of leaving before"
+    run = pipeline(project, *on_slurm(more=STAGED))  # with the early signal that the profile asks for
+    victim = held(run, "hgpo")
+    scontrol("update", f"jobid={victim.job}", "timelimit=5")
+    run.until("the early signal", lambda: signal_waits(victim.pid))
+    victim.go_on()
+    run.until("a second job", lambda: "Trying to restart" in run.text())
+    assert run.wait() == 0, run.text()
+    assert state_of(victim.job) == "FAILED", "the training left before its time was up"
+    assert_same_run(project, prepared)
+
+
+def signal_waits(pid: int) -> bool:
+    """Whether SIGUSR1 waits to be taken by a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    pending = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask & 1 << 9 for mask in pending)
+
+
+def state_of(job: str) -> str:
+    """What the accounting says of a job; it lags."""
+    end = time.monotonic() + 60
+    while True:
+        state = sandbox.run("sacct", "-X", "-n", "-P", "-j", job, "-o", "state").strip()
+        if (state and state not in ("RUNNING", "COMPLETING")) or time.monotonic() > end:
+            return state
+        time.sleep(1)
 
 
 @full
-def test_a_node_that_goes_down_costs_no_result(project: Path, pipeline: Callable[..., Pipeline]) -> None:
-    run = pipeline(*on_slurm(more=STAGED))
-    run.until("progress in training", lambda: iterations(project, "hgpo") >= 1)
-    victim = running(project, "hgpo")
-    assert victim is not None
+def test_a_preempted_training_comes_to_the_same_result(
+    project: Path, prepared: Path, pipeline: Callable[..., Pipeline]
+) -> None:
+    run = pipeline(project, *on_slurm("train:slurm_partition=scavenge", more=STAGED))
+    victim = held(run, "hgpo")
+    options = ["--partition=main", "--nodes=3", "--exclusive", "--output=/dev/null", "--wait"]
+    first = subprocess.Popen(["sbatch", *options, "--wrap=sleep 1"], stdout=subprocess.DEVNULL)
+    assert first.wait(600) == 0, "the preempting job did not run"
+    assert run.wait() == 0, run.text()
+    assert not Path(f"/proc/{victim.pid}").exists()
+    assert_same_run(project, prepared)
+
+
+@full
+def test_a_node_that_goes_down_costs_no_result(
+    project: Path, prepared: Path, pipeline: Callable[..., Pipeline]
+) -> None:
+    run = pipeline(project, *on_slurm(more=STAGED))
+    victim = held(run, "hgpo")
     scontrol("update", f"nodename={victim.node}", "state=down", "reason=test")
     try:
         assert run.wait() == 0, run.text()
-        assert finished(project, "hgpo")["iterations"] == 6
     finally:
         scontrol("update", f"nodename={victim.node}", "state=resume")
+    assert_same_run(project, prepared)
 
 
 @full
-def test_a_failed_job_is_reported_and_the_rest_goes_on(project: Path, pipeline: Callable[..., Pipeline]) -> None:
-    runs = project / "results/toy/runs/tiny/alfworld"
-    runs.mkdir(parents=True)
-    (runs / "grpo").write_text("in the way")
-    run = pipeline(*on_slurm(more=(*STAGED, "--retries", "0")))
-    assert run.wait() != 0
-    assert finished(project, "hgpo")["iterations"] == 6
-    assert "results/toy/logs/train/tiny/alfworld/grpo/K1/seed0.log" in run.text()
-    assert "grpo" in run.text() and "Logfile" in run.text()
-
-
-@full
-def test_without_accounting_the_other_profile_works(project: Path, pipeline: Callable[..., Pipeline]) -> None:
-    run = pipeline(*on_slurm(profile="slurm-nocct", more=STAGED))
+def test_a_training_is_spread_over_two_nodes(project: Path, pipeline: Callable[..., Pipeline]) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: requirements/gpu.txt or vllm-cpu.txt and ray")
+    spread = {"kind": "ray", "nodes": 2, "colocated": False}
+    tiny = yaml.safe_load((project / "toy.yaml").read_text())["models"]["tiny"]
+    change(project, models={"tiny": tiny | {"placement": spread}})
+    wanted = f"{run_folder('hgpo')}/finished.json"
+    run = pipeline(project, wanted, *on_slurm("train:gpu=0", "train:mem_mb=3000", more=ONCE))
     assert run.wait() == 0, run.text()
-    assert finished(project, "grpo")["iterations"] == 6
+    assert finished(project, "hgpo")["iterations"] == ITERATIONS
+    job = re.search(r"SLURM jobid (\d+) .*rule_train", run.text())
+    assert job and sandbox.run("scontrol", "show", "job", job[1]).count("NumNodes=2") == 1
 
 
 @full
-def test_an_unknown_partition_or_account_is_one_clear_message(project: Path, pipeline: Callable[..., Pipeline]) -> None:
-    for resource, word in (("train:slurm_partition=nowhere", "partition"), ("train:slurm_account=nobody", "account")):
-        run = pipeline(*on_slurm(resource, more=(*STAGED, "--retries", "0")))
-        assert run.wait() != 0
-        assert word in run.text()
-        assert resource.split("=")[1] in run.text()
+def test_a_failed_training_is_reported_and_the_rest_goes_on(project: Path, pipeline: Callable[..., Pipeline]) -> None:
+    (project / run_folder("grpo")).parents[1].mkdir(parents=True)
+    (project / run_folder("grpo")).parents[0].write_text("in the way")
+    run = pipeline(project, *on_slurm(more=(*STAGED, *ONCE)))
+    assert run.wait() != 0
+    assert finished(project, "hgpo")["iterations"] == ITERATIONS
+    assert_reported(run, project / "results/toy/logs/train/tiny/alfworld/grpo/K1/seed0.log")
+
+
+@full
+def test_a_failed_evaluation_is_reported_and_the_rest_goes_on(project: Path, pipeline: Callable[..., Pipeline]) -> None:
+    trained = pipeline(project, "--cores", "2", "--configfile", "toy.yaml", *STAGED)
+    assert trained.wait() == 0, trained.text()
+    shutil.rmtree(project / run_folder("grpo") / "final")
+    run = pipeline(project, *on_slurm(more=ONCE))
+    assert run.wait() != 0
+    episodes = project / "results/toy/episodes/tiny/alfworld"
+    assert (episodes / "hgpo/K1/seed0/in_domain/seed123.parquet").exists()
+    assert not (project / "results/toy/tables").exists()
+    assert_reported(run, project / "results/toy/logs/evaluate/tiny/alfworld/grpo/K1/seed0/in_domain/seed123.log")
+
+
+def assert_reported(run: Pipeline, log: Path) -> None:
+    """The output names the log of the failed job and shows its last line."""
+    assert str(log.relative_to(run.folder)) in run.text()
+    last = log.read_text().strip().splitlines()[-1]
+    assert last in run.text(), f"the output does not show the last line of {log}: {last}"
+
+
+@full
+@pytest.mark.parametrize(
+    ("resource", "words"),
+    [("train:slurm_partition=nowhere", "invalid partition"), ("train:slurm_account=nobody", "Invalid account")],
+)
+def test_an_unknown_partition_or_account_is_one_clear_message(
+    resource: str, words: str, project: Path, pipeline: Callable[..., Pipeline]
+) -> None:
+    run = pipeline(project, *on_slurm(resource, more=(*STAGED, *ONCE)))
+    assert run.wait() != 0
+    assert words in run.text()
+    assert resource.split("=")[1] in run.text()
+    assert not (project / "results/toy/runs").exists()
+
+
+@full
+def test_a_second_pipeline_in_the_folder_is_refused_and_the_first_goes_on(
+    project: Path, pipeline: Callable[..., Pipeline]
+) -> None:
+    first = pipeline(project, *on_slurm(more=STAGED))
+    one = held(first, "hgpo")
+    second = pipeline(project, *on_slurm(more=STAGED))
+    assert second.wait() != 0
+    assert "Directory cannot be locked" in second.text()
+    assert first.process.poll() is None
+    one.go_on()
+    assert first.wait() == 0, first.text()
+    assert finished(project, "hgpo")["iterations"] == ITERATIONS

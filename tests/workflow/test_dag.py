@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hgpo.cli.config import schema_text
-from hgpo.config import load_config, plan_runs
+from hgpo.config import load_config, plan_left_out, plan_runs
 
 from .conftest import ROOT, Snakemake
 
 STAGES = ["container", "prepare_data", "check_environment", "warm_start", "train", "evaluate"]
+SMALL = {"evaluate", "tables", "figures", "manifest", "viewer"}
 STAGES += ["tables", "figures", "report", "manifest", "viewer", "all"]
 
 
@@ -38,12 +41,33 @@ def test_dry_run_lists_one_job_for_each_run_and_evaluation(snakemake: Snakemake)
 
 
 def test_the_default_configuration_is_the_papers_matrix(snakemake: Snakemake) -> None:
-    result = snakemake("-n", "--quiet")
-    assert result.returncode == 0, result.stdout + result.stderr
-    runs = plan_runs(load_config(ROOT / "config/config.yaml"))
-    assert {run.history for run in runs} == {2, 4}
-    assert {run.environment for run in runs} == {"alfworld", "webshop"}
-    assert {"hgpo", "gigpo", "grpo"} <= {run.method for run in runs}
+    result = snakemake("-n")
+    text = result.stdout + result.stderr
+    assert result.returncode == 0, text
+    config = load_config(ROOT / "config/config.yaml")
+    runs, left_out = plan_runs(config), plan_left_out(config)
+    assert {(run.model, config.models[run.model].gpus) for run in runs} == {
+        ("qwen2.5-1.5b-instruct", 2),
+        ("qwen2.5-7b-instruct", 4),
+    }
+    cells = {(run.model, run.environment, run.method, run.history) for run in [*runs, *left_out]}
+    methods = ("hgpo", "gigpo", "grpo", "rloo", "ppo")
+    assert cells == set(product(config.models, ("alfworld", "webshop"), methods, (2, 4)))
+    assert {run.method for run in left_out} == {"ppo"}
+    for run, reason in left_out.items():
+        assert f"{run}: {reason}" in text, "a cell that is left out is named"
+    jobs = planned(text)
+    assert jobs["train"] == len(runs)
+    assert jobs["fetch_model"] == 2
+
+
+def test_a_matrix_without_a_run_that_can_be_done_is_an_error(workspace: Path, snakemake: Snakemake) -> None:
+    body = yaml.safe_load((workspace / "config/config.yaml").read_text())
+    body["matrix"] |= {"methods": ["ppo"], "baselines": []}
+    (workspace / "config/wrong.yaml").write_text(yaml.safe_dump(body))
+    result = snakemake("-n", "--configfile", "config/wrong.yaml")
+    assert result.returncode != 0
+    assert "the critic of ppo runs beside the learner" in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("file", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("config/**/*.yaml")))
@@ -82,6 +106,8 @@ def test_a_wrong_key_or_value_fails_before_any_job(
 def test_every_rule_is_one_command_with_log_benchmark_threads_resources_and_message() -> None:
     for file in sorted((ROOT / "workflow/rules").glob("*.smk")):
         for name, body in re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", file.read_text(), flags=re.MULTILINE):
+            if name in SMALL:
+                assert "group:" in body, f"rule {name} shares no Slurm job"
             for part in ("log", "benchmark", "threads", "resources", "message", "mem_mb=", "runtime=", "gpu="):
                 assert part in body, f"rule {name} in {file.name} has no {part}"
             assert len(re.findall(r"\bhgpo [a-z-]+", body)) == 1, f"rule {name} is not one command"

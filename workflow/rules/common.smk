@@ -7,9 +7,10 @@ from pathlib import Path
 import yaml
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
+from snakemake_interface_executor_plugins.settings import ExecMode
 
 from hgpo.config.experiment import ENVIRONMENTS, PROMPTED, SCRIPTED, parse_config
-from hgpo.config.runs import Run, plan_baselines, plan_runs
+from hgpo.config.runs import Run, plan_baselines, plan_left_out, plan_runs
 from hgpo.errors import HgpoError
 from hgpo.files import sha256_json, write_text
 
@@ -30,6 +31,12 @@ CONFIG_FILE = f"{RESULTS}/config.yaml"  # what every command reads: written when
 CONTAINER = f"{RESULTS}/container.json"
 MODEL_RECORD = f"{CONFIG.data.directory}/models/{{model}}.json"
 RUNS = plan_runs(CONFIG)
+LEFT_OUT = plan_left_out(CONFIG)
+if LEFT_OUT and not RUNS:
+    raise WorkflowError(f"no run of the matrix can be done as configured: {next(iter(LEFT_OUT.values()))}")
+if workflow.exec_mode == ExecMode.DEFAULT:  # said once, not again by every job
+    for run, reason in LEFT_OUT.items():
+        logger.warning(f"left out of the matrix: {run}: {reason}")
 
 # The early warning before a time limit (USR1) is for the training command: Snakemake itself must survive it.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -47,6 +54,12 @@ if CONFIG.containers.enabled:
 MODEL_IMAGE = CONFIG.containers.image if CONFIG.containers.enabled else None
 if MODEL_IMAGE and CONFIG.containers.train_image and any(CONFIG.models[name].gpus for name in CONFIG.matrix.models):
     MODEL_IMAGE = CONFIG.containers.train_image
+
+
+# Small jobs of one group share a Slurm job. Those that take a slot run in it one after the other: the profile's
+# `slot=1` makes the Slurm job ask for what one of them needs, not for the sum.
+resource_scopes:
+    slot="local",
 
 
 wildcard_constraints:

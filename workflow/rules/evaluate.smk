@@ -72,6 +72,8 @@ rule evaluate:
         of_run(
             "benchmarks/evaluate/{model}/{environment}/{method}/K{history}/seed{seed}/{split}/seed{evaluation_seed}.tsv"
         )
+    group:
+        "evaluate-{model}-{environment}-{method}-K{history}-seed{seed}"
     container:
         MODEL_IMAGE
     threads: lambda w: max(1, 8 * min(1, gpus_of(w.model)))
@@ -79,6 +81,7 @@ rule evaluate:
         mem_mb=lambda w, attempt: attempt * (4000 + 60000 * min(1, gpus_of(w.model))),
         runtime=lambda w, attempt: 240 * attempt,
         gpu=lambda w: min(1, gpus_of(w.model)),
+        slot=1,
     params:
         checkpoint=checkpoint_folder,
         settings=evaluation_settings,
@@ -106,11 +109,14 @@ for scripted in [run for run in BASELINES if run.method in SCRIPTED]:
             of_run(f"logs/evaluate/{scripted}.log"),
         benchmark:
             of_run(f"benchmarks/evaluate/{scripted}.tsv")
+        group:
+            "baselines"
         threads: 1
         resources:
             mem_mb=lambda w, attempt: 4000 * attempt,
             runtime=lambda w, attempt: 60 * attempt,
             gpu=0,
+            slot=1,
         params:
             run=scripted,
             settings=settings_of(

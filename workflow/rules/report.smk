@@ -24,6 +24,8 @@ rule tables:
         of_run("logs/tables.log"),
     benchmark:
         of_run("benchmarks/tables.tsv")
+    group:
+        "results"
     threads: 1
     resources:
         mem_mb=lambda w, attempt: 4000 * attempt,
@@ -45,6 +47,8 @@ rule figures:
         of_run("logs/figures.log"),
     benchmark:
         of_run("benchmarks/figures.tsv")
+    group:
+        "results"
     threads: 1
     resources:
         mem_mb=lambda w, attempt: 4000 * attempt,
@@ -91,6 +95,8 @@ rule manifest:
         of_run("logs/manifest.log"),
     benchmark:
         of_run("benchmarks/manifest.tsv")
+    group:
+        "results"
     threads: 1
     resources:
         mem_mb=lambda w, attempt: 4000 * attempt,
@@ -111,6 +117,8 @@ rule viewer:
         of_run("logs/viewer.log"),
     benchmark:
         of_run("benchmarks/viewer.tsv")
+    group:
+        "results"
     threads: 1
     resources:
         mem_mb=lambda w, attempt: 4000 * attempt,

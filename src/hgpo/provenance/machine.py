@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -153,16 +154,33 @@ def slurm_cluster() -> Iterator[Finding]:
     if shutil.which("sinfo") is None:
         return
     partitions = sorted(set((output_of("sinfo", "-h", "-o", "%P") or "").split()))
-    mend = "the controller does not answer: work on a login node, or ask your administrators"
-    yield Finding("slurm", "partitions", ", ".join(partitions) or "none", "" if partitions else mend)
-    user = os.environ.get("USER") or str(os.getuid())
-    accounts = output_of("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=account")
-    if accounts is None:
+    if not partitions:
+        mend = "the controller does not answer: work on a login node, or ask your administrators"
+        yield Finding("slurm", "partitions", "none", mend)
+        return
+    yield Finding("slurm", "partitions", ", ".join(partitions))
+    if re.search(r"^AccountingStorageType *= *(accounting_storage/none|\(null\))$", settings_of_slurm(), flags=re.M):
         yield Finding("slurm", "accounting", "off: use `--profile slurm-nocct`")
-    else:
-        names = sorted(set(accounts.split()))
-        mend = "ask your administrators for an account"
-        yield Finding("slurm", "accounts", ", ".join(names) or "none", "" if names else mend)
+        return
+    accounts = output_of("sacctmgr", "-nP", "show", "assoc", f"user={user_name()}", "format=account")
+    if accounts is None:
+        yield Finding("slurm", "accounts", "sacctmgr does not answer", "ask your administrators")
+        return
+    names = sorted(set(accounts.split()))
+    mend = f"ask your administrators for an account for the user {user_name()}"
+    yield Finding("slurm", "accounts", ", ".join(names) or "none", "" if names else mend)
+
+
+def settings_of_slurm() -> str:
+    return output_of("scontrol", "show", "config") or ""
+
+
+def user_name() -> str:
+    """Who asks: not $USER, which a job or container may lack or inherit."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return os.environ.get("USER") or str(os.getuid())
 
 
 def slurm_profile() -> Iterator[Finding]:
