@@ -84,7 +84,9 @@ def image(apptainer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     home.chmod(0o755)
     rootfs, wheels, project = home / "rootfs", home / "wheels", home / "project"
     try:
-        run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", rootfs, *mirror())
+        # its mounts are its own: nothing of the machine lies below the folder when that is removed
+        private = ("unshare", "--mount", "--propagation", "private")
+        run(*private, "debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", rootfs, *mirror())
     except RuntimeError as error:
         pytest.skip(f"no root file system can be made here: {error}")
     shutil.rmtree(rootfs / "dev")
