@@ -162,6 +162,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--offload", action="store_true", help="optimizer state in host memory")
     parser.add_argument("--gradient-checkpointing", action="store_true")
     parser.add_argument("--compile", action="store_true", help="learner.compile")
+    parser.add_argument("--sync", choices=["reload", "ipc"], default="reload", help="engine.sync of several GPUs")
     parser.add_argument("--old-log-probs", choices=["recompute", "engine", "corrected"], default="recompute")
     parser.add_argument("--gpu-memory", type=float, default=0.4)
     parser.add_argument("--tasks", type=int, default=16)
@@ -232,6 +233,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "kind": options.engine,
                         "replicas": max(1, options.gpus),
                         "gpu_memory": options.gpu_memory,
+                        "sync": options.sync,
                     },
                     "learner": {
                         "kind": "deepspeed" if several else "torch",
@@ -390,7 +392,9 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
                 name = "unequal" if uneven else "equal"
                 report.measure(f"rollout, {name} lengths", lambda: time_lockstep(trainer))
         if "sync" in options.parts:
-            report.measure("sync", lambda: time_sync(trainer))
+            ways = {options.sync, "reload"} if options.gpus > 1 else {"in place"}
+            for way in sorted(ways):
+                report.measure(f"sync, {way}", lambda w=way: time_sync(trainer, w))
 
 
 def with_steps(trainer: Trainer, steps: int, uneven: bool, options: argparse.Namespace) -> None:
@@ -437,9 +441,12 @@ def busy_share(trainer: Trainer) -> float:
     return statistics.engine_s / statistics.total_s
 
 
-def time_sync(trainer: Trainer) -> dict[str, Any]:
+def time_sync(trainer: Trainer, way: str) -> dict[str, Any]:
     """Sleep, weight update and probe, twice each."""
-    machines, numbers = trainer.machines, {}
+    machines: Any = trainer.machines
+    numbers: dict[str, Any] = {}
+    if way != "in place":
+        machines.engine.sync = way
     rows = [Row(list(range(10, 90)), [11])]
     for number in range(2):
         machines.engine.sleep()

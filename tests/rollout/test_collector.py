@@ -51,7 +51,7 @@ def collect(policy, engine, jobs, environment=Corridor, workers=0, at_once=128, 
     _, tokenizer = policy
     template = load_template(PROTOCOL.agent.template)
     with Pool(environment, workers=workers) as pool:
-        collector = Collector("alfworld", PROTOCOL, 2, template, tokenizer, engine, pool, seed=11, **options)
+        collector = Collector(PROTOCOL, 2, template, tokenizer, engine, pool, seed=11, **options)
         episodes = sorted(collector.collect(jobs, 1.0, ("train", 0), at_once), key=lambda e: e.trajectory)
     if counted is not None:
         counted["statistics"] = collector.statistics

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from hgpo.errors import CheckpointError
+from hgpo.errors import CheckpointError, HgpoError
 from hgpo.rollout.engines import Request
+from hgpo.rollout.policy import load_policy, save_policy
 from hgpo.rollout.transformers_engine import TransformersEngine, sample
+from hgpo.training.embedded import train_tokenizer
 
 PROMPT = "goal: open the door at place 2\n"
 
@@ -112,3 +114,21 @@ def test_sampling_follows_the_distribution():
 def test_logits_that_are_not_finite_are_refused():
     with pytest.raises(CheckpointError, match="not finite"):
         sample(torch.tensor([[0.0, float("nan")]]), torch.ones(1), torch.zeros(1, dtype=torch.float64))
+
+
+def test_out_of_memory_says_what_to_set(policy, monkeypatch):
+    engine = engine_of(policy)
+    monkeypatch.setattr(engine, "_generate", lambda batch: torch.empty(1 << 60))
+    engine.submit(Request(0, [5], 0, 1))
+    with pytest.raises(HgpoError, match="out of memory in the engine") as caught:
+        engine.poll()
+    assert "agent.max_prompt_tokens" in str(caught.value)
+
+
+def test_a_tokenizer_of_another_model_is_refused(policy, tmp_path):
+    model, _ = policy
+    texts = [f"{a}{b} " * 4 for a in "abcdefghijklm" for b in "nopqrstuvwxyz"]
+    save_policy(model, train_tokenizer(texts, 800), tmp_path / "mixed")
+    with pytest.raises(CheckpointError, match=r"mixed: the tokenizer has \d+ tokens, the model only \d+") as caught:
+        load_policy(tmp_path / "mixed")
+    assert "use the tokenizer that belongs to the model" in str(caught.value)

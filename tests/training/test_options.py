@@ -14,7 +14,7 @@ from test_learner import rows, samples
 from hgpo.config import Training
 from hgpo.config.experiment import parse_config
 from hgpo.errors import CheckpointError, ConfigError, HgpoError
-from hgpo.rollout.policy import load_policy, named_weights
+from hgpo.rollout.policy import load_policy, named_weights, save_policy
 from hgpo.training import learner as learner_module
 from hgpo.training import loss
 from hgpo.training.batches import Row, make_batch, micro_batches, padding_share
@@ -259,3 +259,33 @@ def test_wandb_missing_is_one_message(experiment, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match="needs the package wandb"):
         experiment.train(tracking={"wandb": "offline"})
+
+
+RAY = {"gpus": 2, "placement": {"kind": "ray"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"engine": {"kind": "vllm", "sync": "ipc"}}, "needs GPUs, `engine.kind: vllm` and `placement.kind: ray`"),
+        (RAY | {"engine": {"sync": "ipc"}}, "needs GPUs, `engine.kind: vllm` and `placement.kind: ray`"),
+        (RAY | {"engine": {"kind": "vllm", "sync": "nccl"}}, "`engine.sync: nccl` needs `colocated: false`"),
+        (
+            RAY | {"engine": {"kind": "vllm", "sync": "ipc"}, "learner": {"kind": "deepspeed", "zero_stage": 3}},
+            "not with `learner.zero_stage: 3`",
+        ),
+    ],
+)
+def test_ways_of_weight_sync_that_cannot_be_are_refused(experiment, model, message):
+    with pytest.raises(ConfigError, match=message):
+        experiment.train(model=model)
+
+
+def test_a_prompt_that_the_model_has_no_room_for_stops_the_run_and_loses_nothing(experiment):
+    model, tokenizer = load_policy(experiment.folder / "results/shop/start/tiny/webshop/K1")
+    model.config.max_position_embeddings = 100
+    save_policy(model, tokenizer, experiment.folder / "results/shop/start/tiny/webshop/K1")
+    with pytest.raises(CheckpointError, match="do not fit the model's context of 100") as caught:
+        experiment.train()
+    assert "agent.max_prompt_tokens" in str(caught.value)
+    assert experiment.checkpoints() == ["iteration-000000"]

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from hgpo.rollout.engines import Request  # noqa: E402
 from hgpo.rollout.policy import save_policy  # noqa: E402
 from hgpo.rollout.ray_engine import EngineRecipe, RayEngine, Replica, checkpoint_in_memory, pack, unpack  # noqa: E402
 from hgpo.rollout.transformers_engine import TransformersEngine  # noqa: E402
+from hgpo.rollout.weight_transfer import Offer  # noqa: E402
 from hgpo.training import cluster  # noqa: E402
 
 SPREAD = {"placement": {"kind": "ray", "colocated": False}, "engine": {"replicas": 1}}
@@ -81,6 +84,71 @@ def test_weights_travel_unchanged(policy, tmp_path):
     with checkpoint_in_memory(packed, str(tmp_path)) as folder:
         assert (folder / "model.safetensors").stat().st_size > 0 and (folder / "config.json").is_file()
     assert not folder.exists()
+
+
+class Stub:
+    """An actor in the place of a replica or a learner rank."""
+
+    def __init__(self, rank: int, fault: str = "") -> None:
+        if fault == "start":
+            raise HgpoError("vLLM could not be started: no room", "lower it")
+        self.rank, self.fault, self.got = rank, fault, []
+
+    def update_weights(self, weights, version) -> None:
+        self.got.append((weights, version))
+
+    def received(self) -> list:
+        return self.got
+
+    def offer(self) -> Offer:
+        return Offer([f"weight of rank {self.rank}"], ["float32"], [[1]], [{"gpu": (self.rank,)}])
+
+    def sleep(self) -> None:
+        if self.fault == "silent":
+            time.sleep(60)
+
+    log_probs = lambda self, rows: self.sleep()  # noqa: E731
+
+
+def start_stub(number: int, fault: str = "") -> Any:
+    return ray.remote(Stub).options(num_cpus=0.1).remote(number, fault)
+
+
+def test_with_ipc_each_replica_fetches_from_the_rank_beside_it_even_when_started_again():
+    learner = cluster.LearnerGroup([start_stub(rank) for rank in range(2)])
+    engine = RayEngine(start_stub, 2, 400, 60.0, sync="ipc")
+    engine.update_weights(learner, 3)
+    ray.kill(engine._slots[1].actor)
+    engine.sleep()
+    for number, slot in enumerate(engine._slots):
+        [(offer, version)] = ray.get(slot.actor.received.remote())
+        assert offer.names == [f"weight of rank {number}"] and version == 3
+        assert offer.update_info()["ipc_handles"] == [{"gpu": (number,)}]
+    engine.close()
+    learner.close()
+
+
+def test_a_replica_that_cannot_start_is_not_tried_again():
+    engine = RayEngine(lambda number: start_stub(number, "start"), 1, 400, 60.0)
+    with pytest.raises(
+        HgpoError, match="engine replica 0 could not be started: .*vLLM could not be started: no room mend: lower it"
+    ):
+        engine.sleep()
+    engine.close()
+
+
+def test_ranks_and_replicas_that_never_answer_are_given_up(monkeypatch):
+    monkeypatch.setattr(cluster, "LEARNER_TIMEOUT_S", 1.0)
+    learner = cluster.LearnerGroup([start_stub(0), start_stub(1, "silent")])
+    ray.get([actor.received.remote() for actor in learner.actors])
+    with pytest.raises(HgpoError, match=r"learner ranks \[1\] have not answered for 1 s in log_probs"):
+        learner.log_probs([])
+    learner.close()
+    engine = RayEngine(lambda number: start_stub(number, "silent"), 1, 400, 1.0)
+    with pytest.raises(HgpoError, match="engine replica 0 did not sleep") as caught:
+        engine.sleep()
+    assert "engine.timeout_s" in str(caught.value)
+    engine.close()
 
 
 def test_a_spread_run_survives_the_death_of_a_replica(experiment, unbroken, monkeypatch):

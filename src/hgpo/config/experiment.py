@@ -94,6 +94,20 @@ class Model(Settings):
             raise ValueError("`source: endpoint` needs `endpoint: {url: ..., model: ...}`")
         return self
 
+    @model_validator(mode="after")
+    def _sync_goes_with_placement(self) -> Model:
+        sync, colocated = self.engine.sync, self.placement.colocated
+        if sync == "reload":
+            return self
+        if self.engine.kind != "vllm" or self.placement.kind != "ray" or not self.gpus:
+            raise ValueError(f"`engine.sync: {sync}` needs GPUs, `engine.kind: vllm` and `placement.kind: ray`")
+        if (sync == "ipc") != colocated:
+            wanted = "`colocated: true`, for one GPU's processes" if sync == "ipc" else "`colocated: false`"
+            raise ValueError(f"`engine.sync: {sync}` needs {wanted}")
+        if sync == "ipc" and self.learner.kind == "deepspeed" and self.learner.zero_stage == 3:
+            raise ValueError("`engine.sync: ipc` needs whole weights on each GPU: not with `learner.zero_stage: 3`")
+        return self
+
 
 class WarmStart(Settings):
     """Supervised fine-tuning on expert episodes of training tasks.
@@ -200,6 +214,7 @@ class Agent(Settings):
     chat: whether prompts go through the tokenizer's chat template.
     max_prompt_tokens: longer prompts are shortened.
     max_response_tokens: longest reply.
+    fallback_characters: a reply without an action part is taken for an action with so many of its last characters.
     """
 
     template: str
@@ -208,6 +223,7 @@ class Agent(Settings):
     chat: bool = True
     max_prompt_tokens: Count = 4096
     max_response_tokens: Count = 512
+    fallback_characters: Annotated[int, Field(ge=0)] = 30
 
 
 class EnvironmentSettings(Settings):
@@ -245,7 +261,7 @@ def _alfworld() -> EnvironmentSettings:
 def _webshop() -> EnvironmentSettings:
     return EnvironmentSettings(
         max_steps=30,
-        agent=Agent(template="webshop-v1"),
+        agent=Agent(template="webshop-v1", fallback_characters=20),
         normalisation="mean_norm",
         evaluation_splits={"test": "test"},
     )

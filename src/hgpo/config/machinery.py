@@ -24,6 +24,8 @@ class Engine(Settings):
         leaves. With a number several runs can share a GPU: what each takes does not depend on the others.
     eager: run vLLM without CUDA graphs: starts faster, decodes slower.
     sleep: give a vLLM engine's GPU memory back while the learner works on the same GPU.
+    sync: how weights reach vLLM replicas that are Ray actors: `reload` through shared host memory; `ipc` from the
+        learner rank on the same GPU (colocated, not with ZeRO stage 3); `nccl` as a broadcast (not colocated).
     timeout_s: longest time without any completion while some are wanted; then the run stops with a message.
     stale: completions by weights of another version than wanted are an `error`, or kept and counted (`count`).
     gap_alarm: after each weight update the engine's log-probabilities of a few completions are compared with the
@@ -37,6 +39,7 @@ class Engine(Settings):
     cache_gb: Count | None = None
     eager: bool = False
     sleep: bool = True
+    sync: Literal["reload", "ipc", "nccl"] = "reload"
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     stale: Literal["error", "count"] = "error"
     gap_alarm: Annotated[float, Field(gt=0)] = 0.1

@@ -109,7 +109,6 @@ def open_player(config: Config, player: Player) -> Iterator[Callable[[str, int],
             def prompted(split: str, seed: int) -> Play:
                 assert player.template is not None
                 collector = Collector(
-                    run.environment,
                     player.protocol,
                     run.history,
                     player.template,

@@ -19,8 +19,6 @@ from hgpo.rollout.episode import Episode, Step
 from hgpo.streams import derive_seed
 from hgpo.tasks import Task
 
-FALLBACK_CHARACTERS = {"alfworld": 30, "webshop": 20}
-
 
 @dataclass(frozen=True)
 class Job:
@@ -62,7 +60,7 @@ class Statistics:
 class Collector:
     """Plays episodes: prompt, completion, action, observation, until done or `max_steps`.
 
-    environment: its name; protocol: its settings; history: K, the steps of history in the prompt.
+    protocol: the environment's settings; history: K, the steps of history in the prompt.
     seed: of the stream `sampling`; every completion's seed is derived from (seed, keys given to `collect`, task,
     rollout, step), so no episode depends on which others run beside it, in what order, or in how many workers.
     stale, engine_timeout_s: see `hgpo.config.machinery.Engine`.
@@ -74,7 +72,6 @@ class Collector:
 
     def __init__(
         self,
-        environment: str,
         protocol: EnvironmentSettings,
         history: int,
         template: Template,
@@ -86,7 +83,7 @@ class Collector:
         engine_timeout_s: float = 600.0,
         remembered: Callable[[Step], str] = lambda step: step.action,
     ) -> None:
-        self.environment, self.protocol, self.history = environment, protocol, history
+        self.protocol, self.history = protocol, history
         self.template, self.tokenizer, self.engine, self.pool, self.seed = template, tokenizer, engine, pool, seed
         self._stale, self._engine_timeout_s = stale, engine_timeout_s
         self._remembered = remembered
@@ -254,7 +251,7 @@ class Collector:
             text,
             running.observation.admissible,
             self.protocol.agent.parser,
-            FALLBACK_CHARACTERS[self.environment],
+            self.protocol.agent.fallback_characters,
         )
         step.response_ids, step.log_probs, step.usage = completion.token_ids, completion.log_probs, completion.usage
         step.completion, step.finish, step.version = text, completion.finish, completion.version

@@ -22,6 +22,9 @@ from hgpo.errors import HgpoError
 from hgpo.rollout.engines import Completion, Engine, Request, check_request
 from hgpo.rollout.policy import load_policy, load_weights, named_weights
 from hgpo.rollout.transformers_engine import TransformersEngine
+from hgpo.rollout.weight_transfer import Meeting, Offer
+
+PackedWeights = list[tuple[str, str, list[int], np.ndarray]]  # name, dtype, shape, bytes
 
 LONGEST_POLL_S = 0.02
 RESTARTS = 3
@@ -78,12 +81,19 @@ class Replica:
             done, self._completions = self._completions, []
             return done, self._busy_s
 
-    def update_weights(self, weights: list[tuple[str, str, list[int], np.ndarray]], version: int) -> None:
-        """weights: as `pack` makes them. An engine of several workers gets them as a checkpoint in shared memory."""
+    def update_weights(self, weights: PackedWeights | Offer, version: int) -> None:
+        """weights: as `pack` makes them, or an offer for vLLM to fetch. An engine of several workers gets packed
+        weights as a checkpoint in shared memory."""
         self._call(lambda: self._update_weights(weights, version))
 
-    def _update_weights(self, weights: list[tuple[str, str, list[int], np.ndarray]], version: int) -> None:
-        if isinstance(self._engine, TransformersEngine):
+    def join(self, meeting: Meeting, first: int) -> None:
+        """See `VllmEngine.join`."""
+        self._call(lambda: self._engine.join(meeting, first))
+
+    def _update_weights(self, weights: PackedWeights | Offer, version: int) -> None:
+        if isinstance(weights, Offer):
+            self._engine.update_weights(weights, version)
+        elif isinstance(self._engine, TransformersEngine):
             load_weights(self._engine.model, unpack(weights))
             self._engine.update_weights(self._engine.model, version)
         elif self._recipe.settings.tensor_parallel > 1:
@@ -150,7 +160,8 @@ class Replica:
 
 @dataclass
 class _Slot:
-    """A place for one replica: its actor, what it has to complete, its call under way, and how long it worked."""
+    """A place for one replica: its actor, what it has to complete, its call under way, how long it worked, and the
+    arguments of its last weight update."""
 
     actor: Any
     wanted: dict[int, Request] = field(default_factory=dict)
@@ -158,6 +169,7 @@ class _Slot:
     call: Any = None
     restarts: int = 0
     busy_s: float = 0.0
+    updated: tuple[Any, int] | None = None
 
 
 class RayEngine:
@@ -165,16 +177,24 @@ class RayEngine:
 
     start: makes the actor of replica number n. A replica that dies is started again and gets the current weights and
     all its open requests once more; as completions follow from their requests alone, nothing else changes.
-    Raises HgpoError when a replica died more than three times or refuses a request.
+    sync, workers: how weights reach the replicas (`hgpo.config.machinery.Engine`), and how many GPUs each has.
+    Raises HgpoError when a replica died more than three times, or at all with `nccl`, or refuses a request.
     """
 
     static = False
 
-    def __init__(self, start: Callable[[int], Any], replicas: int, context: int, timeout_s: float) -> None:
-        self.version = 0
+    def __init__(
+        self,
+        start: Callable[[int], Any],
+        replicas: int,
+        context: int,
+        timeout_s: float,
+        sync: str = "reload",
+        workers: int = 1,
+    ) -> None:
+        self.version, self.sync, self._workers, self._met = 0, sync, workers, False
         self._start, self._context, self._timeout_s = start, context, timeout_s
         self._slots = [_Slot(start(number)) for number in range(replicas)]
-        self._weights: Any = None
 
     @property
     def busy_s(self) -> float:
@@ -201,8 +221,8 @@ class RayEngine:
             slot.call = None
             try:
                 done, slot.busy_s = ray.get(call)
-            except RayActorError:
-                self._restart(calls[call])
+            except RayActorError as error:
+                self._restart(calls[call], error)
                 continue
             except RayError as error:
                 raise failure(error, f"engine replica {calls[call]} failed") from None
@@ -212,12 +232,35 @@ class RayEngine:
         return completions
 
     def update_weights(self, model: Any, version: int) -> None:
-        if hasattr(model, "packed_weights"):  # a learner of several processes: they are in shared memory already
-            self._weights = model.packed_weights()
-        else:
-            self._weights = ray.put(pack(named_weights(model)))
+        """model: a policy, or learner ranks (`hgpo.training.cluster.LearnerGroup`)."""
         self.version = version
-        self._everywhere("update_weights", self._weights, version)
+        if self.sync == "nccl":
+            self._broadcast(model)
+            return
+        if self.sync == "ipc":
+            weights = model.offers()
+        elif hasattr(model, "packed_weights"):  # in Ray's shared memory already
+            weights = [model.packed_weights()] * len(self._slots)
+        else:
+            weights = [ray.put(pack(named_weights(model)))] * len(self._slots)
+        calls = []
+        for slot, own in zip(self._slots, weights, strict=True):
+            slot.updated = own, version
+            calls.append(slot.actor.update_weights.remote(own, version))
+        self._finish("update weights", calls)
+
+    def _broadcast(self, learner: Any) -> None:
+        if not self._met:
+            meeting = learner.meeting(1 + self._workers * len(self._slots))
+            firsts = [1 + self._workers * number for number in range(len(self._slots))]
+            calls = [slot.actor.join.remote(meeting, first) for slot, first in zip(self._slots, firsts, strict=True)]
+            learner.join(meeting)
+            self._finish("join the learner", calls)
+            self._met = True
+        offer = ray.put(learner.description())
+        calls = [slot.actor.update_weights.remote(offer, self.version) for slot in self._slots]
+        learner.broadcast()
+        self._finish("update weights", calls)
 
     def sleep(self) -> None:
         self._everywhere("sleep")
@@ -231,31 +274,36 @@ class RayEngine:
         for slot in self._slots:
             ray.kill(slot.actor)
 
-    def _everywhere(self, method: str, *arguments: Any) -> None:
-        calls = [getattr(slot.actor, method).remote(*arguments) for slot in self._slots]
+    def _everywhere(self, method: str) -> None:
+        self._finish(method, [getattr(slot.actor, method).remote() for slot in self._slots])
+
+    def _finish(self, what: str, calls: list[Any]) -> None:
+        """Waits for one call of each replica."""
         for number, call in enumerate(calls):
             try:
                 ray.get(call, timeout=self._timeout_s)
-            except RayActorError:
-                self._restart(number)  # a new replica is brought to the current weights
+            except RayActorError as error:
+                self._restart(number, error)  # a new replica is brought to the current weights
             except RayError as error:
-                raise failure(error, f"engine replica {number} did not {method.replace('_', ' ')}") from None
+                raise failure(error, f"engine replica {number} did not {what}") from None
 
-    def _restart(self, number: int) -> None:
+    def _restart(self, number: int, error: RayActorError) -> None:
         slot = self._slots[number]
+        if error.actor_init_failed:
+            raise HgpoError(f"engine replica {number} could not be started: {last_line(error)}", "see its whole log")
         slot.restarts += 1
-        if slot.restarts > RESTARTS:
+        if slot.restarts > RESTARTS or self.sync == "nccl":  # a broadcast's group cannot be joined again
             raise HgpoError(
                 f"engine replica {number} died {slot.restarts} times",
                 "see its log (out of memory?); run the same command again to go on from the newest checkpoint",
             )
         slot.actor, slot.call, slot.unsent = self._start(number), None, list(slot.wanted.values())
         slot.busy_s = 0.0
-        if self._weights is not None:
-            slot.actor.update_weights.remote(self._weights, self.version)
+        if slot.updated:
+            slot.actor.update_weights.remote(*slot.updated)
 
 
-def pack(weights: Iterator[tuple[str, torch.Tensor]]) -> list[tuple[str, str, list[int], np.ndarray]]:
+def pack(weights: Iterator[tuple[str, torch.Tensor]]) -> PackedWeights:
     """(name, dtype, shape, bytes) of each weight: Ray shares such arrays between processes without copying."""
     packed = []
     for name, weight in weights:
@@ -264,7 +312,7 @@ def pack(weights: Iterator[tuple[str, torch.Tensor]]) -> list[tuple[str, str, li
     return packed
 
 
-def unpack(packed: list[tuple[str, str, list[int], np.ndarray]]) -> Iterator[tuple[str, torch.Tensor]]:
+def unpack(packed: PackedWeights) -> Iterator[tuple[str, torch.Tensor]]:
     for name, dtype, shape, flat in packed:
         yield name, torch.from_numpy(flat).view(getattr(torch, dtype)).view(shape)
 
@@ -273,7 +321,7 @@ def unpack(packed: list[tuple[str, str, list[int], np.ndarray]]) -> Iterator[tup
 class Packed:
     """Packed weights as a source of weights."""
 
-    weights: list[tuple[str, str, list[int], np.ndarray]]
+    weights: PackedWeights
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return unpack(self.weights)
@@ -282,7 +330,7 @@ class Packed:
 class checkpoint_in_memory:  # noqa: N801 (used as a function)
     """A checkpoint folder with these weights in shared memory, gone at the end of the `with` block."""
 
-    def __init__(self, weights: list[tuple[str, str, list[int], np.ndarray]], like: str) -> None:
+    def __init__(self, weights: PackedWeights, like: str) -> None:
         self._weights, self._like = weights, Path(like)
 
     def __enter__(self) -> Path:
@@ -310,5 +358,6 @@ def failure(error: RayError, what: str) -> HgpoError:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of an error's text, where Ray puts the cause."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    """The last line of an error's text, where Ray puts the cause, and the mend that follows it if it is ours."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[-2:]) if lines[-1].startswith("mend:") else lines[-1]

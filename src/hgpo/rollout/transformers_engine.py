@@ -11,7 +11,13 @@ import torch
 
 from hgpo.errors import CheckpointError
 from hgpo.rollout.engines import Completion, Request, check_request
+from hgpo.rollout.memory import out_of_memory
 from hgpo.rollout.policy import load_weights, named_weights
+
+HINT = (
+    "lower training.rollouts_per_task, evaluation.batch_size or agent.max_prompt_tokens (fewer tokens at once), or set "
+    "engine.kind: vllm"
+)
 
 
 class TransformersEngine:
@@ -39,7 +45,10 @@ class TransformersEngine:
 
     def poll(self) -> list[Completion]:
         batch = [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
-        return self._generate(batch) if batch else []
+        if not batch:
+            return []
+        with out_of_memory("the engine", lambda: HINT):
+            return self._generate(batch)
 
     def update_weights(self, model: Any, version: int) -> None:
         if model is not self.model and getattr(model, "model", None) is not self.model:

@@ -12,6 +12,7 @@ from hgpo.config.machinery import Engine as Settings
 from hgpo.errors import ConfigError, HgpoError
 from hgpo.rollout.engines import Completion, Request, check_request
 from hgpo.rollout.policy import named_weights
+from hgpo.rollout.weight_transfer import Meeting, Offer
 
 
 class VllmEngine:
@@ -65,6 +66,7 @@ class VllmEngine:
                     enable_sleep_mode=self._sleeps,
                     disable_log_stats=True,
                     seed=0,
+                    **({} if settings.sync == "reload" else {"weight_transfer_config": {"backend": settings.sync}}),
                 )
             )
         except Exception as error:  # vLLM raises anything from ValueError to RuntimeError
@@ -118,9 +120,18 @@ class VllmEngine:
         self.clear()
         self._engine = None
 
+    def join(self, meeting: Meeting, first: int) -> None:
+        """Lets the engine's workers, the first as rank `first`, join the learner for broadcasts."""
+        self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": meeting.init_info(first)})
+
     def _load(self, model: Any) -> None:
-        """A folder is read by every worker of the engine; weights at hand are given to the one in this process."""
-        if isinstance(model, str | Path):
+        """A folder is read, and an offer fetched, by every worker of the engine; weights at hand are given to the one
+        in this process."""
+        if isinstance(model, Offer):
+            self._engine.collective_rpc("start_weight_update")
+            self._engine.collective_rpc("update_weights", kwargs={"update_info": model.update_info()})
+            self._engine.collective_rpc("finish_weight_update")
+        elif isinstance(model, str | Path):
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(model)})
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})

@@ -23,7 +23,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hgpo.errors import ConfigError, HgpoError
 from hgpo.rollout.policy import load_policy
-from hgpo.rollout.ray_engine import EngineRecipe, RayEngine, Replica, failure, last_line, pack, unpack
+from hgpo.rollout.ray_engine import EngineRecipe, PackedWeights, RayEngine, Replica, failure, last_line, pack, unpack
+from hgpo.rollout.weight_transfer import Meeting, Offer, broadcast, describe, join, share
 from hgpo.training.batches import Row
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, check_chat, make_learner
@@ -72,7 +73,27 @@ class LearnerRank:
     def write_state(self, folder: Path) -> None:
         self._learner.write_state(folder)
 
-    def packed_weights(self) -> list[tuple[str, str, list[int], np.ndarray]]:
+    def offer(self) -> Offer:
+        """All weights, for a replica on the same GPU."""
+        offer, self._offered = share(self._learner.named_weights())
+        torch.cuda.synchronize()
+        return offer
+
+    def join(self, meeting: Meeting) -> None:
+        self._group = join(meeting)
+
+    def description(self) -> Offer:
+        return describe(self._learner.named_weights())
+
+    def broadcast(self) -> None:
+        """Sends all weights from the first rank to those that joined it."""
+        if self._rank == 0:
+            broadcast(self._group, self._learner.named_weights())
+        else:
+            for _ in self._learner.named_weights():
+                pass  # takes part in the gathering
+
+    def packed_weights(self) -> PackedWeights:
         """All weights as `pack` makes them; empty on every rank but the first."""
         if self._rank == 0:
             return pack(self._learner.named_weights())
@@ -112,6 +133,26 @@ class LearnerGroup:
         calls = self._calls("packed_weights")
         self._results(calls, "packed_weights")
         return calls[0]
+
+    def offers(self) -> list[Any]:
+        """References to each rank's offer of its weights."""
+        calls = self._calls("offer")
+        self._results(calls, "offer")
+        return calls
+
+    def meeting(self, size: int) -> Meeting:
+        """A place for the first rank and others to meet, `size` of them in all."""
+        address, port = ray.get(self.actors[0].address.remote(), timeout=START_TIMEOUT_S)
+        return Meeting(address, port, size)
+
+    def join(self, meeting: Meeting) -> None:
+        self._results([self.actors[0].join.remote(meeting)], "join")
+
+    def description(self) -> Offer:
+        return self._all("description")[0]
+
+    def broadcast(self) -> None:
+        self._all("broadcast")
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from unpack(ray.get(self.packed_weights()))
@@ -226,7 +267,9 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
                 bundle = (first + number) % len(bundles)
                 return actors.start(Replica, bundle, settings.tensor_parallel, recipe)
 
-            engine = RayEngine(start, settings.replicas, recipe.context, settings.timeout_s)
+            engine = RayEngine(
+                start, settings.replicas, recipe.context, settings.timeout_s, settings.sync, settings.tensor_parallel
+            )
             engine.update_weights(learner, version)
             yield Machines(learner, engine, tokenizer)
         finally:

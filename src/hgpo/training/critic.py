@@ -13,6 +13,7 @@ import torch
 
 from hgpo.config.machinery import Critic as Settings
 from hgpo.errors import HgpoError
+from hgpo.rollout.memory import out_of_memory
 from hgpo.streams import stream
 from hgpo.training.batches import PADDING, Row, make_batch, micro_batches
 from hgpo.training.loss import value_loss
@@ -97,9 +98,10 @@ class Critic:
         return total
 
     def _forward(self, prompts: list[Row]) -> torch.Tensor:
-        batch = make_batch(prompts, self._pad, self.head.weight.device)
-        hidden = self.trunk(input_ids=batch.ids, use_cache=False).last_hidden_state.flatten(0, 1)[batch.sources]
-        return self.head(hidden.float())[:, 0]
+        with out_of_memory("the critic", lambda: f"lower training.token_budget ({self._token_budget})"):
+            batch = make_batch(prompts, self._pad, self.head.weight.device)
+            hidden = self.trunk(input_ids=batch.ids, use_cache=False).last_hidden_state.flatten(0, 1)[batch.sources]
+            return self.head(hidden.float())[:, 0]
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         trunk = {f"trunk.{name}": p for name, p in self.trunk.named_parameters()}

@@ -40,13 +40,14 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     extra = [AddedToken(text, normalized=False) for text in MARKS + phrases]
     extra += [AddedToken(text, normalized=False, single_word=True) for text in words]
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = Qwen2Tokenizer()._tokenizer.pre_tokenizer
+    qwen: Any = Qwen2Tokenizer()
+    bpe.pre_tokenizer = qwen._tokenizer.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(extra) - 2, initial_alphabet=alphabet, show_progress=False
     )
     bpe.train_from_iterator(texts, trainer)
     model = json.loads(bpe.to_str())["model"]
-    merges = [tuple(pair) for pair in model["merges"]]
+    merges: Any = [tuple(pair) for pair in model["merges"]]  # the library takes pairs; its annotation says strings
     tokenizer = Qwen2Tokenizer(vocab=model["vocab"], merges=merges, unk_token=PAD, eos_token=END, pad_token=PAD)
     tokenizer.add_tokens(extra)
     return tokenizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from hgpo.config import Training
 from hgpo.config.machinery import Learner as Settings
 from hgpo.errors import HgpoError
+from hgpo.rollout.memory import out_of_memory
 from hgpo.rollout.policy import named_weights, write_policy
 from hgpo.streams import stream
 from hgpo.training.adapters import without_adapters
@@ -258,7 +259,7 @@ class Learner:
 
     @contextmanager
     def _memory(self, phase: str) -> Iterator[None]:
-        with out_of_memory(phase, lambda: self._memory_hint()):
+        with out_of_memory(f"the learner's {phase}", self._memory_hint):
             yield
 
     def _memory_hint(self) -> str:
@@ -276,16 +277,3 @@ def compile_layers(model: Any) -> None:
     if model is not None:
         for layer in model.model.layers:
             layer.compile(dynamic=True)
-
-
-@contextmanager
-def out_of_memory(phase: str, hint: Callable[[], str]) -> Iterator[None]:
-    """Turns out-of-memory errors of any device into one message with what to set."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise HgpoError(f"out of memory in the learner's {phase}: {str(error).splitlines()[0]}", hint()) from None
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):
-            raise
-        raise HgpoError(f"out of memory in the learner's {phase}: {str(error).splitlines()[0]}", hint()) from None

@@ -74,7 +74,6 @@ class Trainer:
         plan = self.plan
         self.metrics = MetricsLog(plan.folder, self.progress.iteration, plan.config.tracking, plan.identity)
         self.collector = Collector(
-            plan.run.environment,
             plan.protocol,
             plan.run.history,
             plan.template,
