@@ -79,7 +79,6 @@ class Candidates:
         workers = self.config.training_for(self.environment).environment_workers
         with Pool(factory, workers=workers) as pool:
             collector = Collector(
-                self.environment,
                 protocol,
                 self.history,
                 load_template(protocol.agent.template),
