@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_results import make_checkpoint
+from fake_results import make_checkpoint, make_rollouts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ from hgpo.cli.results import compare
 from hgpo.cli.results import verify as verify_command
 from hgpo.config import Run, load_config
 from hgpo.errors import DataError
-from hgpo.provenance.manifest import read_manifest, write_manifest
+from hgpo.files import sha256_json
+from hgpo.provenance.manifest import HASHED, read_manifest, write_manifest
 from hgpo.provenance.verify import verify
 from hgpo.reporting.build import write_tables
 from hgpo.reporting.collect import load_results
@@ -72,6 +74,27 @@ def test_a_changed_byte_anywhere_is_found(recorded, data):
         assert any(path.name in line for line in differences), differences
     finally:
         path.write_bytes(content)
+
+
+def test_a_changed_byte_is_found_in_every_kind_of_file(copied):
+    make_rollouts(copied, Run("tiny", "alfworld", "hgpo", 2, 0), 5)
+    (copied.folder / "checks").mkdir(exist_ok=True)
+    (copied.folder / "checks" / "alfworld.json").write_text("{}")
+    (copied.folder / "container.json").write_text('{"enabled": false}')
+    (copied.folder / "config.yaml").write_bytes(Path("config.yaml").read_bytes())
+    write_tables(copied)
+    write_manifest(copied)
+    assert verify(copied).differences == []
+    chosen = [min(copied.folder.glob(pattern), key=str) for pattern in HASHED]
+    chosen += [next(copied.folder.glob("episodes/**/*.steps.parquet")), *copied.folder.glob("tables/results.*")]
+    for path in set(chosen):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0x20
+        path.write_bytes(bytes(content))
+    differences = verify(copied).differences
+    for path in chosen:
+        name = path.relative_to(copied.folder).as_posix()
+        assert any(line.startswith(f"{name} was changed") for line in differences), name
 
 
 def test_a_missing_and_a_surplus_file_are_found(copied):
@@ -140,8 +163,22 @@ def test_the_crate_lists_every_file_with_its_hash(recorded):
         assert entities[name]["sha256"] == digest
         assert int(entities[name]["contentSize"]) == (recorded.folder / name).stat().st_size
     assert entities["ro-crate-metadata.json"]["about"] == {"@id": "./"}
+    root = entities["./"]
+    assert (
+        date.fromisoformat(root["datePublished"]) <= datetime.now(UTC).date() and root["name"] and root["description"]
+    )
+    assert entities[root["license"]["@id"]]["description"] and entities[root["mentions"]["@id"]]["result"]
     references = {r["@id"] for e in crate["@graph"] for v in e.values() if isinstance(v, list) for r in v}
     assert references <= set(entities)
+
+
+def test_a_manifest_of_another_format_is_refused(copied):
+    path = copied.folder / "manifest.json"
+    body = json.loads(path.read_text()) | {"format": 1}
+    del body["hash"]
+    path.write_text(json.dumps(body | {"hash": sha256_json(body)}))
+    with pytest.raises(DataError, match="manifest.json has format 1, not 2"):
+        read_manifest(copied.folder)
 
 
 def test_verify_says_what_differs_and_fails(copied):

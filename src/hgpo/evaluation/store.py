@@ -40,6 +40,8 @@ IDENTITY = (
     "engine",
 )
 
+RUN_KEYS = ("model", "environment", "method", "history", "seed")
+
 EPISODES = pa.schema(
     [
         ("task", pa.string()),
@@ -178,7 +180,7 @@ def write_table(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, metad
     encoded = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode("utf-8")
     table = pa.Table.from_pylist(rows, schema=schema).replace_schema_metadata({KEY: encoded})
     with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
@@ -275,16 +277,18 @@ _ANEW = "delete it and run the evaluation again"
 
 def _open(path: str | Path) -> tuple[pa.Table, dict[str, Any]]:
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
+        table.column_names  # noqa: B018  (raises for names that are no text)
     except FileNotFoundError:
         raise DataError(f"no episodes at {path}", "run the evaluation first") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}", _ANEW) from None
     try:
         metadata = json.loads(table.schema.metadata[KEY])
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{path} does not say what was evaluated: no metadata {KEY.decode()!r}", _ANEW) from None
     absent = [key for key in IDENTITY if key not in metadata]
+    absent += [f"run.{key}" for key in RUN_KEYS if key not in metadata.get("run", {})]
     if absent:
         raise DataError(f"{path}: its metadata lack {', '.join(absent)}", _ANEW)
     return table, metadata

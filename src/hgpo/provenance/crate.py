@@ -10,6 +10,7 @@ from hgpo.files import write_json
 
 NAME = "ro-crate-metadata.json"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
+CONTEXT = ["https://w3id.org/ro/crate/1.1/context", {"sha256": "http://schema.org/sha256"}]
 TYPES = {".parquet": "application/vnd.apache.parquet", ".jsonl": "application/jsonl", ".md": "text/markdown"}
 
 
@@ -37,9 +38,18 @@ def metadata(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             "@type": "Dataset",
             "name": f"Results of {manifest['name']}",
             "description": "Evaluation episodes, training metrics, tables and figures of one experiment.",
+            "datePublished": manifest["date"],
+            "license": {"@id": "#licences"},
             "conformsTo": {"@id": PROFILE},
             "hasPart": [{"@id": name} for name in files],
-            "mentions": [{"@id": "#reporting"}],
+            "mentions": {"@id": "#reporting"},
+        },
+        {
+            "@id": "#licences",
+            "@type": "CreativeWork",
+            "name": "Licences of the parts",
+            "description": "Metrics, tables and figures: Apache-2.0, as the code. The texts in episodes come from the "
+            "environments and models, and keep their licences.",
         },
         {"@id": PROFILE, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
         {
@@ -52,13 +62,15 @@ def metadata(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             "@id": "#reporting",
             "@type": "CreateAction",
             "name": "Tables and figures from episodes and metrics",
+            "description": "`hgpo tables` and `hgpo figures`, called by the workflow.",
+            "endTime": manifest["date"],
             "instrument": {"@id": "#hgpo"},
             "object": [{"@id": name} for name in inputs],
             "result": [{"@id": name} for name in results],
         },
         *(_file(folder, name, manifest["files"][name]) for name in files),
     ]
-    return {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": entities}
+    return {"@context": CONTEXT, "@graph": entities}
 
 
 def _file(folder: Path, name: str, digest: str) -> dict[str, Any]:

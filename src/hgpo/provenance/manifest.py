@@ -8,6 +8,7 @@ key is the hash of all the others, so that a change of the manifest itself shows
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hgpo.reporting.table import FORMATS, Table
 from hgpo.versions import PACKAGE, code_commit, package_versions
 
 NAME = "manifest.json"
+FORMAT = 2  # count up when a key changes
 ROW_KEYS = ("model", "environment", "split", "history")
 HASHED = (
     "episodes/**/*.parquet",
@@ -48,8 +50,9 @@ def write_manifest(config: Config) -> Path:
         if absent:
             raise DataError(f"the table {table.name}.{absent[0]} has not been written", "run `hgpo tables` first")
     body = {
-        "format": 1,
+        "format": FORMAT,
         "name": config.name,
+        "date": datetime.now(UTC).date().isoformat(),
         "config": config.model_dump(mode="json"),
         "config_hash": config_hash(config),
         "code": {"commit": code_commit(), "packages": package_versions(), "locks": lock_hashes()},
@@ -73,6 +76,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     stated = body.pop("hash", None)
     if stated != sha256_json(body):
         raise DataError(f"{folder / NAME} was changed after it was written", "run `hgpo manifest` again")
+    if body["format"] != FORMAT:
+        raise DataError(f"{folder / NAME} has format {body['format']}, not {FORMAT}", "run `hgpo manifest` again")
     return body
 
 
