@@ -140,7 +140,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with data, starting checkpoint and an unbroken `hgpo` run, all made without Slurm."""
     folder = tmp_path_factory.mktemp("prepared") / "project"
     new_project(folder)
-    made = Pipeline(folder, ("--cores", "2", "--configfile", "toy.yaml", run_folder("hgpo") + "/finished.json"))
+    made = Pipeline(folder, (f"{run_folder('hgpo')}/finished.json", "--cores", "2", "--configfile", "toy.yaml"))
     assert made.wait() == 0, made.text()
     return folder
 

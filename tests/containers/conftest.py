@@ -91,7 +91,7 @@ def image(apptainer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         pytest.skip(f"no root file system can be made here: {error}")
     shutil.rmtree(rootfs / "dev")
     (rootfs / "dev").mkdir()
-    run("chown", "-R", USER, rootfs)
+    run("chown", "--recursive", f"{USER}:{pwd.getpwnam(USER).pw_gid}", rootfs)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels)
     run(*pip, "--requirement", "requirements/base.txt", cwd=ROOT)
     run(*pip, "setuptools>=77", "wheel", cwd=ROOT)
