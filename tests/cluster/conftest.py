@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,6 +110,8 @@ def pipeline() -> Iterator[Callable[..., Pipeline]]:
         return started[-1]
 
     yield start
+    if any(one.process.poll() is None for one in started) and sandbox.running():
+        sandbox.run("scancel", "--user=root", check=False)  # also a training that is held
     for one in started:
         one.stop()
 
@@ -194,7 +197,8 @@ class Training:
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
 
 
 def trainings(folder: Path) -> list[Training]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -107,7 +108,7 @@ def test_a_training_at_its_time_limit_saves_and_comes_to_the_same_result(
     run = pipeline(project, *on_slurm(more=STAGED))  # with the early signal that the profile asks for
     victim = held(run, "hgpo")
     scontrol("update", f"jobid={victim.job}", "timelimit=5")
-    run.until("the early signal", lambda: signal_waits(victim.pid))
+    run.until("the early signal", lambda: signal_came(victim.pid))
     victim.go_on()
     run.until("a second job", lambda: "Trying to restart" in run.text())
     assert run.wait() == 0, run.text()
@@ -115,11 +116,14 @@ def test_a_training_at_its_time_limit_saves_and_comes_to_the_same_result(
     assert_same_run(project, prepared)
 
 
-def signal_waits(pid: int) -> bool:
-    """Whether SIGUSR1 waits to be taken by a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+def signal_came(pid: int) -> bool:
+    """Whether SIGUSR1 waits to be taken by a process that is held, or the process has taken it and left."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except FileNotFoundError:
+        return True
     pending = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
-    return any(mask & 1 << 9 for mask in pending)
+    return any(mask & 1 << signal.SIGUSR1 - 1 for mask in pending)
 
 
 def state_of(job: str) -> str:
