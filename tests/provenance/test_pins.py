@@ -112,8 +112,11 @@ def test_a_wrong_object_in_the_remote_is_refused(clone: Path, tmp_path: Path) ->
         if path.is_file() and path.stat().st_size == 5 << 20:
             os.chmod(path, 0o644)
             path.write_bytes(b"x" * (5 << 20))
-    with pytest.raises(DataError):
+    with pytest.raises(DataError) as raised:
         pins.pull("toy")
+    assert "pins/toy/checkpoints" in raised.value.message, "the object is named"
+    assert "dvc push" in (raised.value.hint or "")
+    assert not Path("results").exists()
 
 
 def test_a_file_with_another_content_is_kept_and_named(clone: Path) -> None:
