@@ -212,7 +212,7 @@ def assert_reported(run: Pipeline, log: Path) -> None:
 @full
 @pytest.mark.parametrize(
     ("resource", "words"),
-    [("train:slurm_partition=nowhere", "invalid partition"), ("train:slurm_account=nobody", "Invalid account")],
+    [("train:slurm_partition=nowhere", "invalid partition"), ("train:slurm_account=nobody", "appears to be invalid")],
 )
 def test_an_unknown_partition_or_account_is_one_clear_message(
     resource: str, words: str, project: Path, pipeline: Callable[..., Pipeline]
