@@ -8,11 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from torch._dynamo.utils import counters
 
 from hgpo.config import Training
 from hgpo.config.machinery import Learner as Settings
 from hgpo.errors import HgpoError
-from hgpo.training.batches import Row, make_batch, micro_batches
+from hgpo.training.batches import PADDING, Row, make_batch, micro_batches
 from hgpo.training.learner import Learner, Sample
 from hgpo.training.loss import clipped_policy_loss, k3, response_log_probs
 
@@ -135,12 +136,15 @@ def test_entropy_is_that_of_the_tempered_distribution(policy):
 
 
 def test_compiled_layers_learn_what_plain_ones_learn(policy):
+    assert 1 in {len(batch) for batch in micro_batches(rows(), 25, PADDING)}
+    counters.clear()
     results = []
     for settings in (Settings(), Settings(compile=True)):
         model = copy.deepcopy(policy[0])
-        learner = Learner(model, Training(token_budget=10_000, learning_rate=1e-3), 0, settings)
+        learner = Learner(model, Training(token_budget=25, learning_rate=1e-3), 0, settings)
         learner.update(samples(learner), seed=0, iteration=0)
         results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert (results[0] - results[1]).abs().mean() < 1e-5
+    assert counters["stats"]["unique_graphs"] == 2  # with gradients and without, for all layers and sizes
     with pytest.raises(ValidationError, match="`compile` does not go with `zero_stage: 3`"):
         Settings(kind="deepspeed", zero_stage=3, compile=True)

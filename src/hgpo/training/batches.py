@@ -63,10 +63,11 @@ class Batch:
     targets: torch.Tensor
 
 
-def make_batch(rows: Sequence[Row], pad: int, device: torch.device) -> Batch:
-    width = max(len(row) for row in rows)
-    ids = torch.full((len(rows), width), pad, dtype=torch.long)
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
+def make_batch(rows: Sequence[Row], pad: int, device: torch.device, least: int = 1) -> Batch:
+    """least: smallest number of rows; what is missing are rows of padding."""
+    width, count = max(len(row) for row in rows), max(len(rows), least)
+    ids = torch.full((count, width), pad, dtype=torch.long)
+    mask = torch.zeros((count, width), dtype=torch.long)
     sources: list[int] = []
     targets: list[int] = []
     for index, row in enumerate(rows):

@@ -66,6 +66,7 @@ class Learner:
         self.settings, self.reference = settings or Settings(), reference
         if self.settings.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._least_rows = 2 if self.settings.compile else 1  # one row alone would be compiled separately
         if self.settings.compile:
             for policy in (model, reference):
                 compile_layers(policy)
@@ -95,7 +96,7 @@ class Learner:
         for indices, _ in self._share(micro_batches(rows, self.training.token_budget, PADDING)):
             chosen = [rows[i] for i in indices]
             with self._memory("log-probabilities"):
-                batch = make_batch(chosen, self.pad, self.device)
+                batch = make_batch(chosen, self.pad, self.device, self._least_rows)
                 values = self._forward(model, batch)
             ends = np.cumsum([len(row.response_ids) for row in chosen])
             result.update(zip(indices, np.split(values.cpu().numpy(), ends[:-1]), strict=True))
@@ -156,7 +157,7 @@ class Learner:
     def _micro_loss(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
         """(loss of every response token, sums of what is measured in the order of SUMS)."""
         training = self.training
-        batch = make_batch([sample.row for sample in samples], self.pad, self.device)
+        batch = make_batch([sample.row for sample in samples], self.pad, self.device, self._least_rows)
         wants_entropy = training.entropy_coefficient > 0
         log_probs, entropy = self._score(batch)
         lengths = np.array([len(sample.row.response_ids) for sample in samples])
