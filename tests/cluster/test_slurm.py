@@ -160,7 +160,9 @@ def test_a_node_that_goes_down_costs_no_result(
     try:
         assert run.wait() == 0, run.text()
     finally:
-        scontrol("update", f"nodename={victim.node}", "state=resume")
+        # it may have come back by itself
+        sandbox.run("scontrol", "update", f"nodename={victim.node}", "state=resume", check=False)
+        sandbox.wait_for("the node", lambda: sandbox.idle_nodes() == 3)
     assert_same_run(project, prepared)
 
 
