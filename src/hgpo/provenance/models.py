@@ -48,10 +48,9 @@ def fetch_model(name: str, model: Model) -> dict[str, Any]:
             continue
         if not path.is_file():
             raise DataError(f"{path} is missing; the hub lists it at {model.revision}", "fetch again")
-        if file.lfs:
-            kind, is_, named = "SHA-256", found[file.rfilename], file.lfs.sha256
-        else:
-            kind, is_, named = "git hash", git_hash(path), file.blob_id
+        kind = "SHA-256" if file.lfs else "git hash"
+        is_ = found[file.rfilename] if file.lfs else git_hash(path)
+        named = file.lfs.sha256 if file.lfs else file.blob_id
         if named and is_ != named:
             raise DataError(
                 f"{path} has the {kind} {is_}, the hub names {named}", f"remove {path.resolve()} and fetch again"
