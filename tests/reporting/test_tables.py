@@ -85,6 +85,19 @@ def test_runs_without_episodes_are_named(results):
     assert "Not run: tiny/webshop/gigpo/K2/seed0, tiny/webshop/gigpo/K2/seed1." in notes
 
 
+def test_a_run_that_was_evaluated_before_its_end_is_said_to_be(results):
+    run = Run("tiny", "webshop", "gigpo", 2, 1)
+    assert not load_results(results).unfinished
+    (run.folder(results) / "finished.json").unlink()
+    metrics = run.folder(results) / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
+    loaded = load_results(results)
+    assert loaded.unfinished == {run: 4}
+    for table in (results_table(loaded), comparisons_table(loaded)):
+        [note] = [note for note in table.notes if "has not finished" in note]
+        assert note.startswith(str(run)) and "4 of 6 iterations" in note
+
+
 def test_a_missing_training_seed_is_named(results):
     shutil.rmtree(results.folder / "episodes" / "tiny" / "webshop" / "gigpo" / "K2" / "seed1")
     assert "tiny webshop gigpo K=2: only 1 of 2 training seeds." in results_table(load_results(results)).notes

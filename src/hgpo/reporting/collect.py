@@ -48,6 +48,21 @@ class Results:
     def frame(self) -> pd.DataFrame:
         return self.episodes.frame
 
+    @property
+    def unfinished(self) -> dict[Run, int]:
+        """Iterations done by each run that was evaluated and has training metrics, but no record of having finished."""
+        played = {Run(**metadata["run"]) for metadata in self.episodes.files.values()}
+        open_runs = [run for run in self.metrics if run in played and run not in self.finished]
+        return {run: int(self.metrics[run]["iteration"].max()) + 1 for run in open_runs}
+
+    def unfinished_notes(self) -> list[str]:
+        """A sentence for each unfinished run, as tables of the evaluation carry it."""
+        return [
+            f"{run} has not finished: evaluated is a checkpoint of before its end; its training metrics reach "
+            f"{done} of {self.config.training_for(run.environment).iterations} iterations."
+            for run, done in self.unfinished.items()
+        ]
+
     def estimator(self, method: str) -> str:
         """The estimator behind a method's name; the name itself for the warm start and the baselines."""
         return method if method == WARM_START or method in BASELINES else self.config.method(method).estimator

@@ -44,7 +44,7 @@ def comparisons_table(results: Results) -> Table:
         raise NotMeasured("HGPO and another method were not both evaluated at the same K")
     data = pd.DataFrame(rows)
     data.insert(data.columns.get_loc("p") + 1, "p_holm", holm(data["p"].tolist()))
-    return Table("comparisons", "HGPO against the other methods", CAPTION, _display(data), data, _notes(data))
+    return Table("comparisons", "HGPO against the other methods", CAPTION, _display(data), data, _notes(results, data))
 
 
 def reference_method(results: Results, ran: list[str]) -> str | None:
@@ -75,7 +75,7 @@ def _display(data: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _notes(data: pd.DataFrame) -> list[str]:
+def _notes(results: Results, data: pd.DataFrame) -> list[str]:
     shown = int((data["p_holm"] < 0.05).sum())
     notes = [f"{shown} of {len(data)} differences are significant at 0.05 after Holm's correction."]
     if data[["n_training_seeds_first", "n_training_seeds_second"]].to_numpy().min() == 1:
@@ -83,4 +83,4 @@ def _notes(data: pd.DataFrame) -> list[str]:
             "Where a method has one training seed, interval and test compare two trained checkpoints, not the methods: "
             "how much another training run would differ is not in them."
         )
-    return notes
+    return notes + results.unfinished_notes()

@@ -112,6 +112,7 @@ def _display(data: pd.DataFrame) -> pd.DataFrame:
 
 def _notes(results: Results, data: pd.DataFrame) -> list[str]:
     notes = [note for row in data.to_dict("records") if (note := _gain_in_words(row))]
+    notes += results.unfinished_notes()
     failed = int(data["failed_episodes"].sum())
     if failed:
         notes.append(f"{failed} episodes were lost to a failing environment; they count as not solved.")
