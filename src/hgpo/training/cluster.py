@@ -342,7 +342,7 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
 
     Raises ConfigError outside a Slurm job of that many nodes, HgpoError if the nodes do not join in time.
     """
-    given = int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
+    given = job_nodes()
     if given < nodes or not shutil.which("srun"):
         raise ConfigError(
             f"placement.nodes is {nodes}, but this is {f'a Slurm job of {given} nodes' if given else 'no Slurm job'}",
@@ -377,6 +377,18 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
                 process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def job_nodes() -> int:
+    """The number of nodes of the Slurm job that this process is in; 0 outside of one.
+
+    A job step of the workflow has the job's number in its environment, but not always the number of its nodes.
+    """
+    number, job = os.environ.get("SLURM_JOB_NUM_NODES"), os.environ.get("SLURM_JOB_ID")
+    if number is None and job and shutil.which("squeue"):
+        asked = subprocess.run(["squeue", "--noheader", "--jobs", job, "--format=%D"], capture_output=True, text=True)
+        number = asked.stdout.strip()
+    return int(number or 0)
 
 
 def _reachable(port: int) -> bool:
