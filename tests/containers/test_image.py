@@ -16,7 +16,7 @@ from hgpo.files import sha256_file
 
 from .conftest import ROOT, run
 
-SLURM = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10"]
+SLURM = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10", "--slurm-keep-successful-logs"]
 
 
 def in_image(

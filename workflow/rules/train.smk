@@ -52,6 +52,7 @@ rule train:
         runtime=lambda w, attempt: 1440 * attempt,
         gpu=lambda w: gpus_of(w.model),
         nodes=lambda w: nodes_of(w.model),
+        tasks=lambda w: 0 if gpus_of(w.model) else nodes_of(w.model),
     params:
         settings=lambda w: settings_of(run_settings(w.model, w.environment, w.method, w.history)),
     message:
