@@ -363,7 +363,11 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
         while not _reachable(port):
             _check_started(processes, deadline, "the Ray head")
         processes.append(subprocess.Popen(worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        while not ray.is_initialized():  # the head answers on its port before it takes in anyone
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except ConnectionError:
+                _check_started(processes, deadline, "the Ray head")
         while sum(node["Alive"] for node in ray.nodes()) < nodes:
             _check_started(processes, deadline, f"one of {nodes} Ray nodes")
         ray.shutdown()
