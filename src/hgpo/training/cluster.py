@@ -357,12 +357,15 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
     worker = ["srun", f"--nodes={nodes - 1}", f"--ntasks={nodes - 1}", "--ntasks-per-node=1", "--overlap"]
     worker += [f"--exclude={os.environ.get('SLURMD_NODENAME', socket.gethostname())}"]
     worker += [command, "start", f"--address={address}", "--block"]
-    processes = [subprocess.Popen(head, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
+    # Ray's processes take up a token that they find at home, this one only if it was asked to: all do the same.
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet["env"] = {"RAY_AUTH_MODE": "disabled"} | os.environ
+    processes = [subprocess.Popen(head, **quiet)]
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _reachable(port):
             _check_started(processes, deadline, "the Ray head")
-        processes.append(subprocess.Popen(worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        processes.append(subprocess.Popen(worker, **quiet))
         while not ray.is_initialized():  # the head answers on its port before it takes in anyone
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
