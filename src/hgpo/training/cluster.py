@@ -365,7 +365,10 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _reachable(port):
             _check_started(processes, deadline, "the Ray head")
-        processes.append(subprocess.Popen(worker, **quiet))
+        # the step that this process is in has one node; without its variables srun sees the whole job
+        kept = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF", "SLURM_CLUSTER_NAME"}
+        outside = {k: v for k, v in quiet["env"].items() if not k.startswith(("SLURM_", "SRUN_")) or k in kept}
+        processes.append(subprocess.Popen(worker, **(quiet | {"env": outside})))
         while not ray.is_initialized():  # the head answers on its port before it takes in anyone
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
