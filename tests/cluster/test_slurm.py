@@ -6,7 +6,6 @@ HGPO_CLUSTER_TESTS=short (the default) runs the first test, full the others too,
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from . import sandbox
 from .conftest import (
@@ -164,20 +162,6 @@ def test_a_node_that_goes_down_costs_no_result(
         sandbox.run("scontrol", "update", f"nodename={victim.node}", "state=resume", check=False)
         sandbox.wait_for("the node", lambda: sandbox.idle_nodes() == 3)
     assert_same_run(project, prepared)
-
-
-@full
-def test_a_training_is_spread_over_two_nodes(project: Path, pipeline: Callable[..., Pipeline]) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: requirements/gpu.txt or vllm-cpu.txt and ray")
-    spread = {"kind": "ray", "nodes": 2, "colocated": False}
-    tiny = yaml.safe_load((project / "toy.yaml").read_text())["models"]["tiny"]
-    change(project, models={"tiny": tiny | {"placement": spread}})
-    wanted = f"{run_folder('hgpo')}/finished.json"
-    run = pipeline(project, wanted, *on_slurm("train:gpu=0", "train:mem_mb=3000", more=ONCE))
-    assert run.wait() == 0, run.text()
-    assert finished(project, "hgpo")["iterations"] == ITERATIONS
-    job = re.search(r"SLURM jobid (\d+) .*rule_train", run.text())
-    assert job and sandbox.run("scontrol", "show", "job", job[1]).count("NumNodes=2") == 1
 
 
 @full
