@@ -55,25 +55,29 @@ def training_curves(results: Results) -> Figure:
 
 
 def smoothed(data: pd.DataFrame, metric: str, smooth: bool) -> pd.DataFrame:
-    """The rows that have the metric, in percent; over a fifteenth of the iterations as moving average if `smooth`."""
+    """The rows that have the metric, in percent; over a tenth of the iterations as moving average if `smooth`."""
     rows = data.dropna(subset=[metric]).sort_values("iteration")
-    window = max(1, rows["iteration"].nunique() // 15) if smooth else 1
+    window = max(1, round(rows["iteration"].nunique() / 10)) if smooth else 1
     runs = rows.groupby(["method", "K", "seed"])[metric]
     return rows.assign(**{metric: 100 * runs.transform(lambda v: v.rolling(window, min_periods=1).mean())})
 
 
 def curve(data: pd.DataFrame, metric: str, results: Results, axis: plt.Axes) -> None:
-    """Lines over iterations: colour for the method, dash for K, band for the interval over training seeds."""
-    lengths, methods = data["K"].nunique(), results.config.matrix.methods
+    """Lines over iterations: colour for the method, dash for K (or, if there is one K, for the method as well), band
+    for the interval over training seeds."""
+    methods = [m for m in results.config.matrix.methods if (data["method"] == m).any()]
+    lengths = sorted(data["K"].unique())
+    styles = lengths if len(lengths) > 1 else methods
     sns.lineplot(
         data=data,
         x="iteration",
         y=metric,
         hue="method",
-        hue_order=[m for m in methods if (data["method"] == m).any()],
-        palette=dict(colours(methods)),
-        style="K" if lengths > 1 else None,
-        dashes=DASHES[:lengths] if 1 < lengths <= len(DASHES) else True,
+        hue_order=methods,
+        palette=dict(colours(results.config.matrix.methods)),
+        style="K" if len(lengths) > 1 else "method",
+        style_order=styles,
+        dashes=DASHES[: len(styles)] if len(styles) <= len(DASHES) else True,
         errorbar=seed_interval,
         ax=axis,
     )

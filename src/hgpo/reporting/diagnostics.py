@@ -132,8 +132,8 @@ def _of_reference(results: Results, data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _smooth(data: pd.DataFrame, column: str, keys: list[str]) -> pd.DataFrame:
-    """Moving average of `column` over a fifteenth of the iterations, within each group of `keys`."""
+    """Moving average of `column` over a tenth of the iterations, within each group of `keys`."""
     ordered = data.sort_values("iteration")
-    window = max(1, ordered["iteration"].nunique() // 15)
+    window = max(1, round(ordered["iteration"].nunique() / 10))
     mean = ordered.groupby(keys)[column].transform(lambda v: v.rolling(window, min_periods=1).mean())
     return ordered.assign(**{column: mean})
