@@ -33,7 +33,9 @@ def main() -> None:
         for first, second in combinations(ran, 2):
             a, types = outcomes(group[group["method"] == first])
             b, _ = outcomes(group[group["method"] == second])
-            found = compare(a, b, types, 0, *map(str, key), first, second)
+            model, environment, split, history = key
+            # the streams of tables/comparisons, so that a pair has the same numbers in both
+            found = compare(a, b, types, 0, str(model), str(environment), str(split), first, second, int(history))
             rows.append(
                 dict(zip(KEYS, key, strict=True))
                 | {"first": first, "second": second, "difference": found.difference.effect}

@@ -28,6 +28,7 @@ HASHED = (
     "episodes/**/*.parquet",
     "tables/*.*",
     "figures/*.*",
+    "analysis/*.csv",
     "runs/**/finished.json",
     "runs/**/metrics.jsonl",
     "runs/**/rollouts/*.parquet",
