@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from hgpo.config import Model
 from hgpo.errors import CheckpointError, HgpoError
 from hgpo.rollout.engines import Request
+from hgpo.rollout.opening import dtype_of
 from hgpo.rollout.policy import load_policy, save_policy
 from hgpo.rollout.transformers_engine import TransformersEngine, sample
 from hgpo.training.embedded import train_tokenizer
@@ -132,3 +134,13 @@ def test_a_tokenizer_of_another_model_is_refused(policy, tmp_path):
     with pytest.raises(CheckpointError, match=r"mixed: the tokenizer has \d+ tokens, the model only \d+") as caught:
         load_policy(tmp_path / "mixed")
     assert "use the tokenizer that belongs to the model" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "computes", "kind"), [(0, True, "bfloat16"), (0, False, "float32"), (1, False, "bfloat16")]
+)
+def test_a_model_of_dtype_auto_is_bfloat16_where_that_is_computed(gpus, computes, kind, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: computes)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert dtype_of(Model(dtype="auto", gpus=gpus)) == kind
+    assert dtype_of(Model(dtype="float32", gpus=gpus)) == "float32"

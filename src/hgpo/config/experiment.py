@@ -66,7 +66,8 @@ class Model(Settings):
     source: `embedded`, or a folder or hub name of a Hugging Face checkpoint, or `endpoint`.
     revision: the commit of the hub checkpoint; required to make a hub model reproducible.
     embedded: with `source: embedded`, the shape of the model that is made.
-    dtype: of the weights in training.
+    dtype: of the weights; `auto` is bfloat16 on a GPU and on a CPU that computes in it, else float32. Training keeps
+        float32 copies in any case.
     gpus: GPUs that one training run of the model takes; 0 trains on the CPU.
     engine, learner, placement: how it is run.
     endpoint: with `source: endpoint`, where the model is reached; such a model is only evaluated, by baselines.
@@ -75,7 +76,7 @@ class Model(Settings):
     source: str = "embedded"
     revision: str | None = None
     embedded: EmbeddedModel = EmbeddedModel()
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     gpus: Annotated[int, Field(ge=0)] = 0
     engine: Engine = Engine()
     learner: Learner = Learner()

@@ -26,6 +26,14 @@ def device_of(model: Model) -> str:
     return "cuda"
 
 
+def dtype_of(model: Model) -> str:
+    """`float32` or `bfloat16`: with `dtype: auto`, bfloat16 on a GPU and on a CPU that computes in it, else float32."""
+    if model.dtype != "auto":
+        return model.dtype
+    computes = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if model.gpus or computes else "float32"
+
+
 def open_engine(model: Model, checkpoint: str | Path, context: int, at_once: int) -> tuple[Engine, Any]:
     """(engine of kind `model.engine.kind` with the weights of `checkpoint`, tokenizer), in this process.
 
@@ -33,9 +41,9 @@ def open_engine(model: Model, checkpoint: str | Path, context: int, at_once: int
     Raises CheckpointError for a checkpoint that cannot be used, ConfigError for a missing GPU or package.
     """
     if model.engine.kind == "transformers":
-        policy, tokenizer = load_policy(checkpoint, model.dtype, device=device_of(model))
+        policy, tokenizer = load_policy(checkpoint, dtype_of(model), device=device_of(model))
         return TransformersEngine(policy, tokenizer.eos_token_id, tokenizer.pad_token_id, at_once), tokenizer
     from hgpo.rollout.vllm_engine import VllmEngine
 
-    tokenizer = load_policy(checkpoint, model.dtype)[1]
-    return VllmEngine(checkpoint, model.engine, model.dtype, context, at_once, tokenizer.eos_token_id), tokenizer
+    tokenizer = load_policy(checkpoint, dtype_of(model))[1]
+    return VllmEngine(checkpoint, model.engine, dtype_of(model), context, at_once, tokenizer.eos_token_id), tokenizer

@@ -22,6 +22,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hgpo.errors import ConfigError, HgpoError
+from hgpo.rollout.opening import dtype_of
 from hgpo.rollout.policy import load_policy
 from hgpo.rollout.ray_engine import EngineRecipe, PackedWeights, RayEngine, Replica, failure, last_line, pack, unpack
 from hgpo.rollout.weight_transfer import Meeting, Offer, broadcast, describe, join, share
@@ -248,13 +249,13 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
         engine = None
         try:
             learner.open(plan, checkpoint)
-            _, tokenizer = load_policy(plan.start, plan.model.dtype)
+            _, tokenizer = load_policy(plan.start, dtype_of(plan.model))
             check_chat(plan, tokenizer)
             agent = plan.protocol.agent
             recipe = EngineRecipe(
                 str(plan.start.resolve()),
                 settings,
-                plan.model.dtype,
+                dtype_of(plan.model),
                 "cuda" if gpus else "cpu",
                 agent.max_prompt_tokens + agent.max_response_tokens,
                 -(-plan.batch // settings.replicas),

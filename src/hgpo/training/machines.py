@@ -11,7 +11,7 @@ from typing import Any
 
 from hgpo.errors import CheckpointError, ConfigError
 from hgpo.rollout.engines import Engine
-from hgpo.rollout.opening import device_of
+from hgpo.rollout.opening import device_of, dtype_of
 from hgpo.rollout.policy import load_policy
 from hgpo.rollout.transformers_engine import TransformersEngine
 from hgpo.training.adapters import add_adapters
@@ -67,7 +67,7 @@ def make_learner(plan: Plan, checkpoint: Path | None) -> tuple[Learner, Any]:
     """
     settings, training = plan.model.learner, plan.training
     model, tokenizer = load_policy(
-        plan.start, plan.model.dtype, device=device_of(plan.model), attention=settings.attention
+        plan.start, dtype_of(plan.model), device=device_of(plan.model), attention=settings.attention
     )
     check_chat(plan, tokenizer)
     reference = None
@@ -110,7 +110,7 @@ def make_engine(plan: Plan, learner: Learner, tokenizer: Any, version: int) -> E
     engine = VllmEngine(
         plan.start,
         plan.model.engine,
-        plan.model.dtype,
+        dtype_of(plan.model),
         context=plan.protocol.agent.max_prompt_tokens + plan.protocol.agent.max_response_tokens,
         at_once=plan.batch,
         end_token=tokenizer.eos_token_id,

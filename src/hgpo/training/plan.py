@@ -10,6 +10,7 @@ from hgpo.agent import Template, load_template
 from hgpo.config import Config, EnvironmentSettings, Model, Run, Training, obstacle
 from hgpo.envs.panels import verified_panel
 from hgpo.errors import ConfigError
+from hgpo.rollout.opening import dtype_of
 from hgpo.rollout.policy import policy_hash
 from hgpo.tasks import Panel, hold_out
 
@@ -66,7 +67,7 @@ def make_plan(config: Config, run: Run) -> Plan:
         "training": training.model_dump(mode="json", exclude=NEUTRAL),
         "protocol": protocol.model_dump(mode="json", exclude={"training", "warm_start", "evaluation_splits"}),
         "engine": model.engine.kind,
-        "learner": {"kind": model.learner.kind, "dtype": model.dtype},
+        "learner": {"kind": model.learner.kind, "dtype": dtype_of(model)},
         "panel_hash": panel.hash,
         "start_hash": policy_hash(start),
         "template": template.label,

@@ -17,7 +17,7 @@ from hgpo.envs.panels import verified_panel
 from hgpo.errors import DataError, HgpoError
 from hgpo.files import write_json
 from hgpo.rollout.demonstrations import Demonstration, prompt_ids
-from hgpo.rollout.opening import device_of
+from hgpo.rollout.opening import device_of, dtype_of
 from hgpo.rollout.policy import checkpoint_of, load_policy, policy_hash, save_policy
 from hgpo.streams import stream
 from hgpo.tasks import Panel, hold_out
@@ -139,7 +139,7 @@ def _base_model(
     name: str, settings: Model, demonstrations: Sequence[Demonstration], template: Template, history: int, seed: int
 ) -> tuple[Any, Any]:
     if settings.source != "embedded":
-        return load_policy(checkpoint_of(name, settings.source, settings.revision), settings.dtype)
+        return load_policy(checkpoint_of(name, settings.source, settings.revision), dtype_of(settings))
     if not demonstrations:
         raise DataError(
             "the embedded model makes its tokenizer from demonstrations, but warm_start.demonstrations is 0",
@@ -156,4 +156,4 @@ def _base_model(
             texts.append(turn.reply)
     tokenizer = train_tokenizer(texts, settings.embedded.vocabulary)
     model = build_model(settings.embedded, tokenizer, seed)
-    return model.to(getattr(torch, settings.dtype)), tokenizer
+    return model.to(getattr(torch, dtype_of(settings))), tokenizer
