@@ -76,10 +76,33 @@ def test_a_changed_byte_anywhere_is_found(recorded, data):
         path.write_bytes(content)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "old", "new"),
+    [
+        ("ro-crate-metadata.json", b"{", b"\xfb"),
+        ("tables/tables.json", b"{", b"\xfb"),
+        ("tables/tables.json", b"written", b"w_itten"),
+        ("runs/**/metrics.jsonl", b"{", b"\xfb"),
+        ("runs/**/finished.json", b"checkpoint_hash", b"checkpoint_has_"),
+        ("start/**/checkpoint.json", b"hash", b"has_"),
+    ],
+)
+def test_a_damaged_record_is_a_difference_and_no_error(recorded, pattern, old, new):
+    path = sorted(recorded.folder.glob(pattern))[0]
+    content = path.read_bytes()
+    path.write_bytes(content.replace(old, new, 1))
+    try:
+        assert any(path.name in line for line in verify(recorded).differences)
+    finally:
+        path.write_bytes(content)
+
+
 def test_a_changed_byte_is_found_in_every_kind_of_file(copied):
     make_rollouts(copied, Run("tiny", "alfworld", "hgpo", 2, 0), 5)
     (copied.folder / "checks").mkdir(exist_ok=True)
     (copied.folder / "checks" / "alfworld.json").write_text("{}")
+    (copied.folder / "analysis").mkdir(exist_ok=True)
+    (copied.folder / "analysis" / "context_bias.csv").write_text("run,bias\n")
     (copied.folder / "container.json").write_text('{"enabled": false}')
     (copied.folder / "config.yaml").write_bytes(Path("config.yaml").read_bytes())
     write_tables(copied)

@@ -69,7 +69,7 @@ def _verify_files(config: Config, manifest: dict[str, Any], found: Verification)
                 f"{name} was changed: sha256 {now[name][:12]}, the manifest says {then[name][:12]}"
             )
     found.checked["files"] = len(then)
-    if now == then and read_json(config.folder / crate.NAME) != crate.metadata(config.folder, manifest):
+    if now == then and _read(config.folder / crate.NAME) != crate.metadata(config.folder, manifest):
         found.differences.append(f"{crate.NAME} is not the one that belongs to the manifest")
 
 
@@ -113,9 +113,17 @@ def _verify_tables(results: Results, found: Verification) -> None:
             if path.exists() and path.read_bytes() != text.encode("utf-8"):
                 found.differences.append(f"tables/{path.name} is not what the episodes give{_where(path, text)}")
     found.checked["tables"] = len(made)
-    written = (read_json(folder / "tables.json") or {"written": {}})["written"]
+    written = (_read(folder / "tables.json") or {}).get("written", {})
     for name in sorted(set(written) - {table.name for table in made}):
         found.absent.append(f"what the table {name} is made from")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A JSON file, None if it is not there or is damaged: then its hash or the comparison with it says so."""
+    try:
+        return read_json(path)
+    except HgpoError:
+        return None
 
 
 def _where(path: Path, text: str) -> str:

@@ -103,7 +103,7 @@ def read_metrics(path: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             rows.append({"iteration": json.loads(line)["iteration"]} | json.loads(line))
         except (ValueError, KeyError, TypeError):
@@ -182,12 +182,19 @@ def _check_origin(
         )
     if run.method == WARM_START:
         start = read_json(run.start_folder(config) / "checkpoint.json")
-        expected = start["hash"] if start else None
+        expected = _stated(start, "hash", f"the record of the start of {run}") if start else None
     else:
-        expected = finished[run]["checkpoint_hash"] if run in finished else None
+        record = finished.get(run)
+        expected = _stated(record, "checkpoint_hash", f"finished.json of {run}") if record else None
     if expected is not None and metadata["checkpoint_hash"] != expected:
         raise DataError(
             f"{path} was played by another checkpoint ({metadata['checkpoint_hash'][:12]}) than the one that {run} "
             f"finished with ({expected[:12]})",
             "evaluate the run again",
         )
+
+
+def _stated(record: dict[str, Any], key: str, what: str) -> str:
+    if not isinstance(record.get(key), str):
+        raise DataError(f"{what} does not state its {key!r}: it was damaged", "run its step again")
+    return record[key]
