@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from ray._raylet import Config as RayConfig
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -358,13 +360,23 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
     worker = ["srun", f"--nodes={nodes - 1}", f"--ntasks={nodes - 1}", "--ntasks-per-node=1", "--overlap"]
     worker += [f"--exclude={os.environ.get('SLURMD_NODENAME', socket.gethostname())}"]
     worker += [command, "start", f"--address={address}", "--block"]
-    processes = [subprocess.Popen(head, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
+    # A secret of this run's own: Ray would else take up what lies at home, on some of its nodes and not on others.
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {key: os.environ.get(key) for key in own}
+    os.environ.update(own)
+    RayConfig.initialize("")  # this process has read Ray's settings already
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [subprocess.Popen(head, **quiet)]
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _reachable(port):
             _check_started(processes, deadline, "the Ray head")
-        processes.append(subprocess.Popen(worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        processes.append(subprocess.Popen(worker, env=outside_of_step(), **quiet))
+        while not ray.is_initialized():  # the head answers at its port before it takes anyone in
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except ConnectionError:
+                _check_started(processes, deadline, "the Ray head")
         while sum(node["Alive"] for node in ray.nodes()) < nodes:
             _check_started(processes, deadline, f"one of {nodes} Ray nodes")
         ray.shutdown()
@@ -378,6 +390,18 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
                 process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+        RayConfig.initialize("")
+
+
+def outside_of_step() -> dict[str, str]:
+    """The environment without what ties `srun` to this job step: it then sees the other nodes of the job."""
+    kept = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF", "SLURM_CLUSTER_NAME"}
+    return {k: v for k, v in os.environ.items() if k in kept or not k.startswith(("SLURM_", "SRUN_"))}
 
 
 def job_nodes() -> int:
