@@ -14,7 +14,7 @@ from hgpo.config import Config, load_config, plan_runs
 from hgpo.errors import DataError
 from hgpo.provenance import pins
 
-pytest.importorskip("dvc", reason="DVC is not installed: pip install 'hgpo[dvc]'")
+pytest.importorskip("dvc", reason="DVC is not installed: pip install -e '.[dvc]'")
 
 
 def git(*arguments: str) -> None:

@@ -11,6 +11,7 @@ from fake_results import make_checkpoint, make_rollouts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hgpo.cli import main
 from hgpo.cli.results import compare
 from hgpo.cli.results import verify as verify_command
 from hgpo.config import Run, load_config
@@ -163,6 +164,16 @@ def test_a_table_whose_data_are_not_here_is_named(copied):
     write_manifest(copied)
     found = verify(copied)
     assert found.differences == [] and "what the table leakage is made from" in found.absent
+
+
+def test_the_exit_code_of_the_program_says_that_something_differs(copied, monkeypatch):
+    monkeypatch.setattr("hgpo.cli.results.load_config", lambda path: copied)
+    main(["verify", "--config", "config.yaml"])
+    table = copied.folder / "tables" / "results.csv"
+    table.write_bytes(table.read_bytes() + b" ")
+    with pytest.raises(SystemExit) as left:
+        main(["verify", "--config", "config.yaml"])
+    assert left.value.code == 1
 
 
 def test_without_a_manifest(copied):

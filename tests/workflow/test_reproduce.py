@@ -15,7 +15,7 @@ import yaml
 
 from .conftest import ROOT
 
-pytest.importorskip("dvc", reason="DVC is not installed: pip install 'hgpo[dvc]'")
+pytest.importorskip("dvc", reason="DVC is not installed: pip install -e '.[dvc]'")
 pytestmark = pytest.mark.slow
 
 COMMIT = ["-c", "user.name=test", "-c", "user.email=test@example.org", "commit", "--quiet", "--message", "x"]

@@ -66,11 +66,11 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point of the `hgpo` command: expected errors become one message and an exit code, not a traceback."""
     try:
-        cli.main(args=arguments, prog_name="hgpo", standalone_mode=False)
+        code = cli.main(args=arguments, prog_name="hgpo", standalone_mode=False)
+        if type(code) is int and code:  # click returns the code of an Exit instead of raising it
+            sys.exit(code)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
-    except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except HgpoError as error:
         click.secho(f"hgpo: {error}", err=True, fg="red")

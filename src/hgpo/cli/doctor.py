@@ -18,6 +18,7 @@ def doctor(uses: tuple[str, ...], config: str | None) -> None:
     The exit code is 0 if nothing is missing for the uses named with --use, or for the base use without it.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from hgpo.config import load_config
@@ -30,9 +31,8 @@ def doctor(uses: tuple[str, ...], config: str | None) -> None:
     findings = list(examine(list(uses) or list(USES), load_config(config) if config else None))
     table = Table("use", "what", "found", "to mend")
     for finding in findings:
-        table.add_row(
-            finding.use, finding.subject, finding.found, finding.mend, style=None if finding.fine else "yellow"
-        )
+        cells = [escape(cell) for cell in (finding.use, finding.subject, finding.found, finding.mend)]
+        table.add_row(*cells, style=None if finding.fine else "yellow")
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     for use in uses or USES:

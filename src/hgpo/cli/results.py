@@ -33,7 +33,8 @@ def verify(config: str) -> None:
         click.secho(f"differs: {difference}", fg="red")
     checked = ", ".join(f"{count} {what}" for what, count in found.checked.items())
     if found.differences:
-        click.echo(f"{len(found.differences)} differences; checked: {checked}")
+        count = len(found.differences)
+        click.echo(f"{count} difference{'s' * (count != 1)}; checked: {checked}")
         raise click.exceptions.Exit(1)
     click.echo(f"verified: {checked}; every table is what the episodes give")
 

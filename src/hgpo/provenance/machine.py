@@ -269,7 +269,7 @@ CHECKS: dict[str, list[Callable[[], Iterator[Finding]]]] = {
         program("containers", "apptainer", "install Apptainer 1.3 or newer: see docs/containers.md"),
     ],
     "pins": [
-        packages_of("pins", "dvc", "pip install 'hgpo[dvc]'"),
+        packages_of("pins", "dvc", "pip install -e '.[dvc]'"),
         dvc_remote,
     ],
 }

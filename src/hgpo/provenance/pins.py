@@ -197,12 +197,12 @@ def dvc(*arguments: str) -> str:
         quiet = os.environ | {"DVC_NO_ANALYTICS": "1"}
         result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=quiet)
     except OSError as error:
-        raise HgpoError(f"DVC does not start: {error}", "pip install 'hgpo[dvc]'") from None
+        raise HgpoError(f"DVC does not start: {error}", "pip install -e '.[dvc]'") from None
     if result.returncode == 0:
         return result.stdout
     said = [line for line in (result.stderr + result.stdout).splitlines() if line.strip()]
     if any("No module named dvc" in line for line in said):
-        raise HgpoError("DVC is not installed", "pip install 'hgpo[dvc]'")
+        raise HgpoError("DVC is not installed", "pip install -e '.[dvc]'")
     text = "\n  ".join(said[-8:])
     if arguments[0] in ("pull", "push", "fetch"):
         mend = "is the remote there? `dvc remote list` names it; on the machine that has the files: `dvc push`"

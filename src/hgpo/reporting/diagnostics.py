@@ -63,10 +63,10 @@ def bias(results: Results) -> Figure:
         share = share.assign(share=100 * share["groups/oracle_share"])
         sns.lineplot(data=share, x="iteration", y="share", color="0.25", errorbar=seed_interval, ax=axes[1][column])
         axes[0][column].set(title=f"{environment}, K = {history}", ylabel="bias against the oracle")
-        axes[0][column].set_ylim(bottom=0)
         axes[1][column].set(xlabel="training iteration", ylabel="oracle steps (%)")
-        axes[1][column].set_ylim(bottom=0)
         axes[1][column].locator_params(axis="x", integer=True)
+    for row in axes:  # after all are drawn: the axes of a row share their limits
+        row[0].set_ylim(bottom=0)
     one_legend(figure, axes)
     return figure
 

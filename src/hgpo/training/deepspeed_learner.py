@@ -41,7 +41,7 @@ class DeepSpeedLearner(Learner):
         try:
             import deepspeed
         except ImportError as error:
-            raise ConfigError(f"learner.kind deepspeed: {error}", "install hgpo[gpu]") from None
+            raise ConfigError(f"learner.kind deepspeed: {error}", "install the extra `gpu`: pip install -e '.[gpu]'") from None
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         training = self.training

