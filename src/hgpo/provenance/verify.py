@@ -32,14 +32,13 @@ def verify(config: Config) -> Verification:
     manifest, found = read_manifest(config.folder), Verification()
     _verify_config(config, manifest, found)
     _verify_files(config, manifest, found)
+    _verify_checkpoints(config, manifest, found)
     try:
         results = load_results(config)
+        _verify_panels(results, manifest, found)
+        _verify_tables(results, found)
     except HgpoError as error:
         found.differences.append(f"the tables cannot be computed again: {error.message}")
-        return found
-    _verify_panels(results, manifest, found)
-    _verify_checkpoints(config, manifest, found)
-    _verify_tables(results, found)
     return found
 
 

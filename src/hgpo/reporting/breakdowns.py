@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 
 from hgpo.evaluation.statistics import summarise
-from hgpo.evaluation.store import steps_path
+from hgpo.evaluation.store import load_steps, steps_path
 from hgpo.reporting.collect import NotMeasured, Results, outcomes
 from hgpo.reporting.results import ordered_cells
 from hgpo.reporting.table import Table, percent
@@ -120,6 +119,6 @@ def _share_bought(path: Path, tasks: int) -> float | None:
     steps = steps_path(path)
     if not steps.exists():
         return None
-    table = pq.read_table(steps, columns=["trajectory", "action"]).to_pandas()
+    table = load_steps(path)
     buys = table["action"].str.strip().str.lower() == "click[buy now]"
     return table.loc[buys, "trajectory"].nunique() / tasks

@@ -133,7 +133,10 @@ def warm_start_runs(config: Config) -> list[Run]:
 
 
 def _planned_files(config: Config, runs: list[Run]) -> tuple[dict[Path, tuple[Run, str]], list[Run]]:
-    """The episodes files that exist, and the planned runs that have none."""
+    """The episodes files that exist, and the planned runs that have none.
+
+    Raises DataError for a run that has episodes of some of its splits only.
+    """
     files: dict[Path, tuple[Run, str]] = {}
     not_run = []
     for run in [*runs, *warm_start_runs(config), *_baseline_runs(config)]:
@@ -144,6 +147,12 @@ def _planned_files(config: Config, runs: list[Run]) -> tuple[dict[Path, tuple[Ru
             if (path := run.episodes(config, split, seed)).exists()
         }
         files |= found
+        without = set(config.environment(run.environment).evaluation_splits) - {split for _, split in found.values()}
+        if found and without:
+            raise DataError(
+                f"{run} has evaluation episodes, but none of the split {min(without)!r}",
+                "run that evaluation (`snakemake` runs what is missing)",
+            )
         if not found and run in runs:
             not_run.append(run)
     return files, not_run

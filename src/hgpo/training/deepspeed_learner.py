@@ -41,7 +41,8 @@ class DeepSpeedLearner(Learner):
         try:
             import deepspeed
         except ImportError as error:
-            raise ConfigError(f"learner.kind deepspeed: {error}", "install the extra `gpu`: pip install -e '.[gpu]'") from None
+            mend = "install the extra `gpu`: pip install -e '.[gpu]'"
+            raise ConfigError(f"learner.kind deepspeed: {error}", mend) from None
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         training = self.training
