@@ -12,9 +12,11 @@ import pytest
 import yaml
 from fake_results import make_results
 
-from hgpo.cli import disk_is_full
+from hgpo.cli import disk_is_full, main
+from hgpo.config.experiment import parse_config
+from hgpo.errors import ConfigError
 
-from .conftest import Snakemake
+from .conftest import ROOT, Snakemake
 
 
 @pytest.fixture
@@ -81,3 +83,26 @@ def test_a_second_pipeline_in_the_folder_is_refused(workspace: Path, snakemake: 
     assert result.returncode != 0
     assert "Directory cannot be locked" in result.stdout + result.stderr
     assert not (workspace / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "values", "said"),
+    [
+        ("matrix", "methods", ["hgpo", "hgpo"], "methods: 'hgpo' is named twice"),
+        ("matrix", "history", [1, 1], "history: 1 is named twice"),
+        ("evaluation", "seeds", [5, 6, 5], "seeds: 5 is named twice"),
+    ],
+)
+def test_what_would_count_twice_is_refused(section, key, values, said):
+    body = yaml.safe_load((ROOT / "config" / "miniature.yaml").read_text())
+    body.setdefault(section, {})[key] = values
+    with pytest.raises(ConfigError, match=said):
+        parse_config(body)
+
+
+def test_a_path_that_cannot_be_used_is_one_message(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as left:
+        main(["config", "check", str(tmp_path / "file" / "config.yaml")])
+    assert left.value.code == 1
+    assert "config.yaml cannot be used: Not a directory" in capsys.readouterr().err

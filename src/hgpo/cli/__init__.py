@@ -40,6 +40,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+UNUSABLE = (PermissionError, NotADirectoryError, IsADirectoryError, FileNotFoundError)
+
+
 class LazyGroup(click.Group):
     """A group whose sub-commands are imported on use, so that `hgpo --help` is instant."""
 
@@ -79,6 +82,10 @@ def main(arguments: list[str] | None = None) -> Any:
         click.secho("hgpo: interrupted; run the same command again to go on", err=True)
         sys.exit(130)
     except Exception as error:
+        if isinstance(error, UNUSABLE) and error.filename:
+            click.secho(f"hgpo: {error.filename} cannot be used: {error.strerror}", err=True, fg="red")
+            click.secho("  mend: check this path and its rights; what was finished is kept", err=True)
+            sys.exit(1)
         if not disk_is_full(error):
             raise
         place = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""

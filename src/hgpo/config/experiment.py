@@ -17,7 +17,7 @@ from hgpo.errors import ConfigError, HgpoError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 S = TypeVar("S", bound=Settings)
 EnvironmentName = Literal["alfworld", "webshop"]
 ENVIRONMENTS: tuple[str, ...] = get_args(EnvironmentName)
@@ -25,6 +25,13 @@ BaselineName = Literal["random", "expert", "zero_shot", "react", "reflexion"]
 
 SCRIPTED = ("random", "expert")  # baselines without a model
 PROMPTED = ("zero_shot", "react", "reflexion")  # baselines of a model as it is, before any training
+
+
+def check_differ(key: str, values: list[Any]) -> None:
+    """Raises ValueError naming the first of `values` that is there twice: its run would be counted twice."""
+    twice = [value for value in values if values.count(value) > 1]
+    if twice:
+        raise ValueError(f"{key}: {twice[0]!r} is named twice")
 
 
 class Data(Settings):
@@ -327,10 +334,9 @@ class Matrix(Settings):
     baselines: list[BaselineName] = []
 
     @model_validator(mode="after")
-    def _baselines_differ(self) -> Matrix:
-        twice = [name for name in self.baselines if self.baselines.count(name) > 1]
-        if twice:
-            raise ValueError(f"baselines: {twice[0]!r} is named twice")
+    def _values_differ(self) -> Matrix:
+        for key in type(self).model_fields:
+            check_differ(key, getattr(self, key))
         return self
 
 
@@ -349,6 +355,11 @@ class Evaluation(Settings):
     batch_size: Count = 64
     limit: Annotated[int, Field(ge=1)] | None = None
     reflexion_trials: Annotated[int, Field(ge=1, le=20)] = 3
+
+    @model_validator(mode="after")
+    def _seeds_differ(self) -> Evaluation:
+        check_differ("seeds", self.seeds)
+        return self
 
 
 class Containers(Settings):
