@@ -91,22 +91,24 @@ def test_a_fault_amid_episodes_changes_nothing(tmp_path, workers, fault):
 
 def test_workers_killed_from_outside_at_any_moment():
     plan = scripts(count=40, steps=12)
-    victims = []
+    victims, answered = [], [0, 0]  # by worker: answers since it was killed (one that never starts is given up)
     with Pool(fakes.Counter, 2, max_replays=20) as pool:
+        os.kill(pool.worker_ids[0], signal.SIGKILL)  # amid its start
         answers = {episode: [] for episode in plan}
         for episode, script in plan.items():
             pool.submit(episode, script[0])
-        turns = 0
         while pool.outstanding:
-            turns += 1
-            if turns % 10 == 5 and len(victims) < 8:
-                victims.append(pool.worker_ids[len(victims) % len(pool.worker_ids)])
-                os.kill(victims[-1], signal.SIGKILL)
+            for worker, pid in enumerate(pool.worker_ids):
+                if answered[worker] >= 50 and len(pool.worker_ids) == 2:
+                    os.kill(pid, signal.SIGKILL)
+                    victims.append(pid)
+                    answered[worker] = 0
             for episode, answer in pool.ready():
+                answered[episode % 2] += 1
                 answers[episode].append(answer)
                 if len(answers[episode]) < len(plan[episode]):
                     pool.submit(episode, plan[episode][len(answers[episode])])
-        assert pool.statistics.lost_workers >= 3
+        assert pool.statistics.lost_workers >= 4
     assert len(set(victims)) >= 3
     assert answers == {episode: expected(script) for episode, script in plan.items()}
 
