@@ -168,7 +168,8 @@ def test_a_changed_panel_is_refused(shop, tmp_path):
         ),
         (lambda f: (f / "model.safetensors").unlink(), "no weights in"),
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
-        (lambda f: (f / "tokenizer.json").write_text("{"), "cannot be loaded"),
+        (lambda f: (f / "tokenizer.json").write_text("{"), "its tokenizer cannot be loaded"),
+        (lambda f: (f / "checkpoint.json").write_text("{"), "checkpoint.json is not JSON"),
     ],
 )
 def test_a_corrupt_checkpoint_is_named_and_nothing_is_written(shop, tmp_path, damage, said):
@@ -195,6 +196,34 @@ def test_a_warm_start_is_evaluated_as_what_it_is(shop, tmp_path):
     with pytest.raises(CheckpointError, match="is the warm start of tiny/webshop with K=2"):
         shop.evaluate(checkpoint=start)
     assert shop.evaluate("warm_start", checkpoint=start).exists()
+
+
+@pytest.mark.parametrize("method", ["hgpo", "warm_start"])
+def test_a_checkpoint_that_is_not_what_its_record_says_is_refused(shop, tmp_path, method):
+    folder = other_checkpoint(shop, tmp_path / "run/final")
+    if method == "hgpo":
+        record = {"run": asdict(Run("tiny", "webshop", "hgpo", 2, 0)), "checkpoint": "final"}
+        file, key = tmp_path / "run/finished.json", "checkpoint_hash"
+    else:
+        record, file, key = (
+            {"model": "tiny", "environment": "webshop", "history": 2},
+            folder / "checkpoint.json",
+            "hash",
+        )
+    file.write_text(json.dumps(record | {key: policy_hash(shop.checkpoint)}))
+    with pytest.raises(CheckpointError, match="final was changed after it was made: its hash is"):
+        shop.evaluate(method, checkpoint=folder)
+    assert not list(shop.results.rglob("*.parquet"))
+    file.write_text(json.dumps(record | {key: policy_hash(folder)}))
+    assert shop.evaluate(method, checkpoint=folder).exists()
+
+
+def test_damaged_notes_of_an_interrupted_evaluation_are_named(interrupted):
+    (found,) = interrupted.results.rglob("metadata.json")
+    found.write_text("[]")
+    with pytest.raises(DataError, match=r"metadata\.json is not readable") as error:
+        interrupted.evaluate()
+    assert f"delete {found.parent} " in str(error.value)
 
 
 def test_what_is_missing_is_said(shop):

@@ -13,7 +13,9 @@ import yaml
 from fake_results import make_results
 
 from hgpo.cli import disk_is_full, main
-from hgpo.config.experiment import parse_config
+from hgpo.config.experiment import ENVIRONMENTS, PANELS, load_config, parse_config
+from hgpo.envs import environment_package
+from hgpo.envs.panels import MERGED
 from hgpo.errors import ConfigError
 
 from .conftest import ROOT, Snakemake
@@ -98,6 +100,50 @@ def test_what_would_count_twice_is_refused(section, key, values, said):
     body.setdefault(section, {})[key] = values
     with pytest.raises(ConfigError, match=said):
         parse_config(body)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "said"),
+    [
+        ("models", {"tiny": {"embedded": {"hidden_size": 64, "heads": 3}}}, "hidden_size` .64. has to be `heads` .3."),
+        ("models", {"tiny": {"embedded": {"hidden_size": 12, "heads": 4}}}, "times an even number"),
+        ("models", {"tiny": {"embedded": {"heads": 4, "key_value_heads": 3}}}, "a multiple of `key_value_heads` .3."),
+        (
+            "environments",
+            {"alfworld": {"agent": {"template": "alfword-v1"}}},
+            "no template 'alfword-v1'; there are .*, alf",
+        ),
+        (
+            "environments",
+            {"webshop": {"train_split": "tain"}},
+            "webshop.train_split: there is no panel 'tain'; there are",
+        ),
+        (
+            "environments",
+            {"alfworld": {"evaluation_splits": {"in_domain": "seen"}}},
+            "alfworld.evaluation_splits.in_domain: there is no panel 'seen'; there are train, valid_seen",
+        ),
+        ("warm_start", {"epochs": float("inf")}, "warm_start.epochs: inf is not allowed"),
+        ("training", {1: 2}, "training.1: .* should be strings"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_before_any_job(section, values, said):
+    body = yaml.safe_load((ROOT / "config" / "demo.yaml").read_text())
+    body[section] = values
+    with pytest.raises(ConfigError, match=said):
+        parse_config(body)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_panels_that_a_configuration_may_name_are_those_there_are(name):
+    assert PANELS[name] == (*environment_package(name).SPLITS, *MERGED.get(name, {}))
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("name: one\nmodels: {tiny: {}}\nmatrix: {models: [tiny]}\ntraining:\n  epochs: 1\n  epochs: 2\n")
+    with pytest.raises(ConfigError, match="twice.yaml is not YAML: the key 'epochs' is there twice"):
+        load_config(path)
 
 
 def test_a_path_that_cannot_be_used_is_one_message(tmp_path, capsys):

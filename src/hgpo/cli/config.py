@@ -25,7 +25,8 @@ def config() -> None:
 def check(file: str) -> None:
     """Check FILE and print how many runs it holds, and which cells of its matrix cannot be done, and why."""
     checked = load_config(file)
-    click.echo(f"{file}: {len(plan_runs(checked))} runs")
+    count = len(plan_runs(checked))
+    click.echo(f"{file}: {count} run{'s' * (count != 1)}")
     for run, reason in plan_left_out(checked).items():
         click.echo(f"left out: {run}: {reason}")
 

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Settings(BaseModel):
-    """A section of the configuration."""
+    """A section of the configuration; numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, validate_default=True, allow_inf_nan=False)
 
 
 class DataSettings(Settings):

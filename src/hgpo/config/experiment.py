@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from hgpo import advantages
+from hgpo.agent.template import template_names
 from hgpo.config.alfworld import AlfworldData
 from hgpo.config.base import Settings
 from hgpo.config.machinery import Critic, Endpoint, Engine, Learner, Lora, Placement, Tracking
@@ -21,6 +22,10 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 S = TypeVar("S", bound=Settings)
 EnvironmentName = Literal["alfworld", "webshop"]
 ENVIRONMENTS: tuple[str, ...] = get_args(EnvironmentName)
+PANELS = {
+    "alfworld": ("train", "valid_seen", "valid_unseen"),
+    "webshop": ("train", "eval", "test", "agent_validation", "agent_train"),
+}
 BaselineName = Literal["random", "expert", "zero_shot", "react", "reflexion"]
 
 SCRIPTED = ("random", "expert")  # baselines without a model
@@ -65,6 +70,18 @@ class EmbeddedModel(Settings):
     vocabulary: Annotated[int, Field(ge=300, le=50_000)] = 2048
     context: Count = 1024
     initializer_range: Annotated[float, Field(gt=0)] = 0.08
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> EmbeddedModel:
+        if self.hidden_size % self.heads or self.hidden_size // self.heads % 2:
+            raise ValueError(
+                f"`hidden_size` ({self.hidden_size}) has to be `heads` ({self.heads}) times an even number"
+            )
+        if self.heads % self.key_value_heads:
+            raise ValueError(
+                f"`heads` ({self.heads}) has to be a multiple of `key_value_heads` ({self.key_value_heads})"
+            )
+        return self
 
 
 class Model(Settings):
@@ -216,7 +233,7 @@ class Training(Settings):
 class Agent(Settings):
     """What the agent reads and how its reply is understood.
 
-    template: name of the prompt template (`src/hgpo/agent/templates`).
+    template: name of the prompt template (`src/hgpo/agent/templates`), or the path of a .txt file.
     memory: `window` shows the last K observation-action pairs, `summary` a summary of older ones as well.
     parser: `upstream` checks the form of the reply only; `admissible` also that the action can be done here.
     chat: whether prompts go through the tokenizer's chat template.
@@ -232,6 +249,13 @@ class Agent(Settings):
     max_prompt_tokens: Count = 4096
     max_response_tokens: Count = 512
     fallback_characters: Annotated[int, Field(ge=0)] = 30
+
+    @field_validator("template")
+    @classmethod
+    def _template_is_known(cls, value: str) -> str:
+        if not value.endswith(".txt") and value not in template_names():
+            raise ValueError(f"no template {value!r}; there are {', '.join(template_names())}, or give a .txt file")
+        return value
 
 
 class EnvironmentSettings(Settings):
@@ -432,6 +456,7 @@ class Config(Settings):
         for name in self.matrix.methods:
             self.method(name)
         for name in self.matrix.environments:
+            self._panels_are_known(name)
             self.training_for(name)
             self.warm_start_for(name)
             for method in self.matrix.methods:
@@ -452,6 +477,14 @@ class Config(Settings):
                 f"matrix.models: {name!r} is an endpoint, which cannot be trained: "
                 f"name {', '.join(PROMPTED[:-1])} or {PROMPTED[-1]} in matrix.baselines"
             )
+
+    def _panels_are_known(self, environment: str) -> None:
+        protocol, panels = self.environment(environment), PANELS[environment]
+        named = {f"evaluation_splits.{split}": panel for split, panel in protocol.evaluation_splits.items()}
+        for key, panel in ({"train_split": protocol.train_split} | named).items():
+            if panel not in panels:
+                where = f"environments.{environment}.{key}"
+                raise ValueError(f"{where}: there is no panel {panel!r}; there are {', '.join(panels)}")
 
     def method(self, name: str) -> Method:
         """The variant called `name`, or the estimator of that name with its defaults."""
@@ -501,13 +534,27 @@ class Config(Settings):
         return Path(self.data.directory) / environment
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which a key that is there twice is an error: one of its values would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is there twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load_config(path: str | Path) -> Config:
     """Reads and checks a configuration file.
 
     Raises ConfigError naming the file, each wrong key, its value and what is allowed there.
     """
     try:
-        body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        body = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"no configuration at {path}", "name an existing file, e.g. config/demo.yaml") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -520,7 +567,7 @@ def parse_config(body: Any, source: str = "configuration") -> Config:
     if not isinstance(body, dict):
         raise ConfigError(f"{source}: expected keys and values, found {type(body).__name__}")
     try:
-        return Config(**body)
+        return Config.model_validate(body)
     except ValidationError as error:
         lines = [_explain(item) for item in error.errors()]
         raise ConfigError(f"{source}: " + "; ".join(lines), "see docs/configuration.md for every key") from None
@@ -528,7 +575,7 @@ def parse_config(body: Any, source: str = "configuration") -> Config:
 
 def _overridden(kind: type[S], base: S, own: dict[str, Any], environment: str, section: str) -> S:
     try:
-        return kind(**(base.model_dump() | own))
+        return kind.model_validate(base.model_dump() | own)
     except ValidationError as error:
         where = f"environments.{environment}.{section}"
         raise ValueError("; ".join(f"{where}.{_explain(item, kind)}" for item in error.errors())) from None

@@ -9,6 +9,7 @@ import click
 
 def ask(admissible: Sequence[str]) -> str | None:
     """Lists what can be done and reads an action, or its number in the list; None if the person wants to stop."""
+    click.secho("an action, its number, or `quit`:", dim=True)
     for number, action in enumerate(admissible, start=1):
         click.echo(f"{number:4d}  {action}")
     try:

@@ -46,7 +46,7 @@ def make_player(config: Config, run: Run, checkpoint: Path | None) -> Player:
     """The player of a run. checkpoint: None is the model of the configuration as it is, for a baseline.
 
     Raises ConfigError for an unknown model, or a checkpoint that is missing or not wanted; CheckpointError for one
-    that is not there, has no weights, or is of another run.
+    that is not there, has no weights, is of another run, or was changed since it was made.
     """
     if run.model not in config.models:
         raise ConfigError(f"--model: unknown model {run.model!r}; known are {', '.join(sorted(config.models))}")
@@ -80,9 +80,10 @@ def make_player(config: Config, run: Run, checkpoint: Path | None) -> Player:
                 f"name its folder; only the baselines {', '.join((*SCRIPTED, *PROMPTED))} go without",
             )
         _check_belongs(checkpoint, run)
-    return Player(
-        run, protocol, checkpoint, template, reflection, _facts(config, run, protocol, checkpoint, template, reflection)
-    )
+    made: dict[str, Any] = _facts(config, run, protocol, checkpoint, template, reflection)
+    if checkpoint is not None:
+        _check_unchanged(checkpoint, made["checkpoint_hash"])
+    return Player(run, protocol, checkpoint, template, reflection, made)
 
 
 @contextmanager
@@ -208,20 +209,44 @@ def _base_checkpoint(name: str, model: Model) -> Path:
 
 def _check_belongs(checkpoint: Path, run: Run) -> None:
     """Where training or a warm start left a record with the checkpoint, it has to be of this run."""
-    trained, start = checkpoint.parent / "finished.json", checkpoint / "checkpoint.json"
-    if trained.is_file():
-        stated = Run(**json.loads(trained.read_text(encoding="utf-8"))["run"])
+    trained, start = _records(checkpoint)
+    if trained:
+        stated = Run(**trained["run"])
         if stated != run:
             raise CheckpointError(f"{checkpoint} is the checkpoint of the run {stated}, not of {run}", _RIGHT_ONE)
-    elif start.is_file():
-        record = json.loads(start.read_text(encoding="utf-8"))
-        stated_start = tuple(record[key] for key in ("model", "environment", "history"))
+    elif start:
+        stated_start = tuple(start[key] for key in ("model", "environment", "history"))
         if (*stated_start, "warm_start") != (run.model, run.environment, run.history, run.method):
             raise CheckpointError(
                 f"{checkpoint} is the warm start of {'/'.join(map(str, stated_start[:2]))} with "
                 f"K={stated_start[2]}, not a checkpoint of {run}",
                 _RIGHT_ONE,
             )
+
+
+def _check_unchanged(checkpoint: Path, found: str) -> None:
+    """The hash of a checkpoint with a record has to be the one that the record states."""
+    trained, start = _records(checkpoint)
+    stated = start.get("hash")
+    if trained:
+        stated = trained.get("checkpoint_hash") if checkpoint.name == trained.get("checkpoint") else None
+    if stated not in (None, found):
+        raise CheckpointError(
+            f"{checkpoint} was changed after it was made: its hash is {found[:12]}, its record says {stated[:12]}",
+            "restore it from where it is pinned, or make it again",
+        )
+
+
+def _records(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What training and the warm start wrote beside a checkpoint: `finished.json`, `checkpoint.json`; {} if none."""
+    return _record(checkpoint.parent / "finished.json"), _record(checkpoint / "checkpoint.json")
+
+
+def _record(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}", "restore it, or make the checkpoint again") from None
 
 
 _RIGHT_ONE = "name the run's own checkpoint, or evaluate this one as what it is"

@@ -149,7 +149,7 @@ class EpisodeStore:
     def _begin(self) -> None:
         record = self.parts / "metadata.json"
         if record.exists():
-            self._check_same(json.loads(record.read_text(encoding="utf-8")), self.parts)
+            self._check_same(_read_part(record), self.parts)
         else:
             write_json(record, self.metadata)
 
@@ -378,9 +378,14 @@ def _check_tasks(frame: pd.DataFrame, panels: Mapping[str, Panel]) -> None:
 
 def _read_part(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(body, dict):
+            raise ValueError("it holds no JSON object")
+        return body
     except ValueError as error:
-        raise DataError(f"{path} is not readable: {error}", f"delete {path} and run the evaluation again") from None
+        raise DataError(
+            f"{path} is not readable: {error}", f"delete {path.parent} and run the evaluation again"
+        ) from None
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -114,13 +114,16 @@ def read_metrics(path: Path) -> pd.DataFrame | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file, or None if it does not exist. Raises DataError if it is unreadable."""
+    """The JSON object of a file, or None if it does not exist. Raises DataError if it is unreadable."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}", "delete it and run its step again") from None
+    if not isinstance(body, dict):
+        raise DataError(f"{path} holds no JSON object", "delete it and run its step again")
+    return body
 
 
 def warm_start_runs(config: Config) -> list[Run]:

@@ -38,7 +38,7 @@ def side_by_side(a: Results, b: Results) -> Table:
     notes += [f"Only in A: {_name(key)}." for key in cells_a if key not in cells_b]
     notes += [f"Only in B: {_name(key)}." for key in cells_b if key not in cells_a]
     if not rows:
-        raise DataError("the two results have no cell in common on the same tasks: " + " ".join(notes))
+        raise DataError("the two results have no cell in common on the same tasks:\n  " + "\n  ".join(notes))
     data = pd.DataFrame(rows)
     data.insert(data.columns.get_loc("p") + 1, "p_holm", holm(data["p"].tolist()))
     return Table("comparison", "Two results side by side", CAPTION, _display(data), data, notes)

@@ -10,7 +10,7 @@ import torch
 from hgpo.config import Model
 from hgpo.errors import ConfigError
 from hgpo.rollout.engines import Engine
-from hgpo.rollout.policy import load_policy
+from hgpo.rollout.policy import load_policy, load_tokenizer
 from hgpo.rollout.transformers_engine import TransformersEngine
 
 
@@ -45,5 +45,5 @@ def open_engine(model: Model, checkpoint: str | Path, context: int, at_once: int
         return TransformersEngine(policy, tokenizer.eos_token_id, tokenizer.pad_token_id, at_once), tokenizer
     from hgpo.rollout.vllm_engine import VllmEngine
 
-    tokenizer = load_policy(checkpoint, dtype_of(model))[1]
+    tokenizer = load_tokenizer(checkpoint)
     return VllmEngine(checkpoint, model.engine, dtype_of(model), context, at_once, tokenizer.eos_token_id), tokenizer

@@ -26,33 +26,54 @@ def load_policy(
     Raises CheckpointError if the folder is missing, incomplete or corrupt, if tokenizer and model do not fit, or
     if the tokenizer has no end token.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = load_tokenizer(folder)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(folder), dtype=getattr(torch, dtype), attn_implementation=attention
+        )
+    except Exception as error:  # the library raises anything from OSError to SafetensorError
+        raise _unloadable(folder, error) from None
+    return model.to(device).eval(), tokenizer
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """The tokenizer of a checkpoint folder, without its weights. Raises CheckpointError as `load_policy` does."""
+    from transformers import AutoConfig, AutoTokenizer, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if not (Path(folder) / "config.json").is_file():
         raise CheckpointError(f"no checkpoint in {folder}: config.json is missing", "train it, or name another folder")
     try:
+        vocabulary = AutoConfig.from_pretrained(str(folder)).vocab_size
+    except Exception as error:
+        raise _unloadable(folder, error) from None
+    try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder))
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=getattr(torch, dtype), attn_implementation=attention
-        )
-    except Exception as error:  # the library raises anything from OSError to SafetensorError
+    except Exception as error:
         raise CheckpointError(
-            f"checkpoint {folder} cannot be loaded: {type(error).__name__}: {error}",
-            "delete the folder and make it again, or restore it from where it came from",
+            f"checkpoint {folder}: its tokenizer cannot be loaded: {type(error).__name__}: {error}",
+            "put the tokenizer's files, tokenizer.json and tokenizer_config.json, of the same model into the folder",
         ) from None
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+    if len(tokenizer) > vocabulary:
         raise CheckpointError(
-            f"checkpoint {folder}: the tokenizer has {len(tokenizer)} tokens, "
-            f"the model only {model.get_input_embeddings().num_embeddings}",
+            f"checkpoint {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}",
             "use the tokenizer that belongs to the model",
         )
     if tokenizer.eos_token_id is None:
         raise CheckpointError(f"checkpoint {folder}: its tokenizer has no end token", "set `eos_token` in it")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model.to(device).eval(), tokenizer
+    return tokenizer
+
+
+def _unloadable(folder: str | Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {folder} cannot be loaded: {type(error).__name__}: {error}",
+        "delete the folder and make it again, or restore it from where it came from",
+    )
 
 
 def checkpoint_of(name: str, source: str, revision: str | None) -> Path:

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hgpo.errors import ConfigError, HgpoError
 from hgpo.rollout.opening import dtype_of
-from hgpo.rollout.policy import load_policy
+from hgpo.rollout.policy import load_tokenizer
 from hgpo.rollout.ray_engine import EngineRecipe, PackedWeights, RayEngine, Replica, failure, last_line, pack, unpack
 from hgpo.rollout.weight_transfer import Meeting, Offer, broadcast, describe, join, share
 from hgpo.training.batches import Row
@@ -251,7 +251,7 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
         engine = None
         try:
             learner.open(plan, checkpoint)
-            _, tokenizer = load_policy(plan.start, dtype_of(plan.model))
+            tokenizer = load_tokenizer(plan.start)
             check_chat(plan, tokenizer)
             agent = plan.protocol.agent
             recipe = EngineRecipe(

@@ -16,14 +16,13 @@ from hgpo.errors import DataError
 def play(data: Path, task: str | None = None, split: str | None = None) -> None:
     """Reads commands, or their numbers, until the task is won or the player says `quit` (or sends end of file)."""
     source = open_source(data)
-    if task is None:
-        splits = [split] if split else [name for name in SPLITS if source.trials(name)]
-        tasks = [name for name in sorted(source.trials(splits[0])) if source.has(name, GAME)] if splits else []
-        if not tasks:
-            raise DataError(
-                f"{source.name} has no game of split {split or SPLITS[0]}", f"name one of {', '.join(SPLITS)}"
-            )
-        task = tasks[0]
+    splits = [split] if split else [name for name in SPLITS if source.trials(name)]
+    tasks = [name for name in sorted(source.trials(splits[0])) if source.has(name, GAME)] if splits else []
+    if not tasks:
+        raise DataError(f"{source.name} has no game of split {split or SPLITS[0]}", f"name one of {', '.join(SPLITS)}")
+    task = task or tasks[0]
+    if not source.has(task, GAME):
+        raise DataError(f"{source.name} has no game {task!r}", f"name a folder below the data, e.g. {tasks[0]}")
     compiled = load_game(source.read(task, GAME), f"{source.name}/{task}/{GAME}")
     game = Game()
     try:
