@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,27 @@ def sha256_folder(path: str | Path) -> str:
     root = Path(path)
     listing = {str(p.relative_to(root)): sha256_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     return sha256_json(listing)
+
+
+SUMS = "SHA256SUMS"  # name of a folder's list of hashes
+
+
+def write_sums(path: str | Path, files: Iterable[Path]) -> None:
+    """Writes the hashes of files below the folder of `path`, as `sha256sum --check` reads them."""
+    path = Path(path)
+    write_text(path, "".join(f"{sha256_file(file)}  {file.relative_to(path.parent).as_posix()}\n" for file in files))
+
+
+def read_sums(path: str | Path) -> dict[str, str]:
+    """File name -> hash, as `write_sums` wrote them; of a damaged file what can be read."""
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: digest for digest, separator, name in (line.partition("  ") for line in lines) if separator}
+
+
+def changed_since(sums: str | Path) -> list[Path]:
+    """The files that `write_sums` listed in `sums` and that are missing or have another hash now, sorted."""
+    stated = {Path(sums).parent / name: digest for name, digest in read_sums(sums).items()}
+    return sorted(path for path, digest in stated.items() if not path.is_file() or sha256_file(path) != digest)
 
 
 def _umask() -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -15,13 +16,17 @@ from hgpo.cli import main
 from hgpo.cli.results import compare
 from hgpo.cli.results import verify as verify_command
 from hgpo.config import Run, load_config
+from hgpo.envs.preparation import prepare as prepare_environment
 from hgpo.errors import DataError
-from hgpo.files import sha256_json
+from hgpo.files import SUMS, sha256_json, write_sums
 from hgpo.provenance.manifest import HASHED, read_manifest, write_manifest
 from hgpo.provenance.verify import verify
 from hgpo.reporting.build import write_tables
 from hgpo.reporting.collect import load_results
 from hgpo.reporting.side_by_side import side_by_side
+from hgpo.reporting.viewer.data import ViewerData
+from hgpo.reporting.viewer.site import write_site
+from hgpo.reporting.viewer.sources import find_sources
 
 
 def test_untouched_results_verify(recorded):
@@ -256,3 +261,44 @@ def test_results_without_a_common_cell_are_refused(copied):
     other.frame["model"] = "another"
     with pytest.raises(DataError, match="no cell in common"):
         side_by_side(one, other)
+
+
+def test_changed_pages_are_found(copied):
+    report, viewer = copied.folder / "report.html", copied.folder / "viewer"
+    report.write_text("<html>1 % success</html>")
+    (viewer / "data").mkdir(parents=True)
+    (viewer / "data" / "0-0.js").write_text("show([])")
+    assert f"{copied.folder}: there are no hashes of the 1 files in report.html.sha256" in verify(copied).absent
+    write_sums(f"{report}.sha256", [report])
+    write_sums(viewer / SUMS, [viewer / "data" / "0-0.js"])
+    found = verify(copied)
+    assert found.differences == [] and found.checked["pages"] == 2
+    report.write_text("<html>9 % success</html>")
+    (viewer / "more.js").write_text("")
+    (viewer / "data" / "0-0.js").unlink()
+    differences = verify(copied).differences
+    assert "report.html was changed: its hash is not the one in report.html.sha256" in differences
+    assert {"viewer/data/0-0.js is missing; it is named in SHA256SUMS", "viewer/more.js is not in SHA256SUMS"} <= set(
+        differences
+    )
+
+
+def test_the_pages_that_are_written_carry_their_hashes(copied):
+    page = write_site(ViewerData(copied, find_sources(copied), "x"), copied.folder / "viewer")
+    assert verify(copied).differences == []
+    page.write_bytes(page.read_bytes().replace(b"<", b"(", 1))
+    assert verify(copied).differences == ["viewer/index.html was changed: its hash is not the one in SHA256SUMS"]
+    assert subprocess.run(["sha256sum", "--check", "--quiet", SUMS], cwd=page.parent, capture_output=True).returncode
+
+
+def test_a_changed_byte_of_the_data_is_found(copied):
+    folder = copied.data_folder("webshop")
+    shutil.rmtree(folder)
+    prepare_environment(copied, "webshop")
+    found = verify(copied)
+    assert found.checked["tasks' data"] > 0 and not any("do not verify" in line for line in found.differences)
+    changed = next(path for path in sorted(folder.rglob("*.json*")) if "catalogue" in path.parts)
+    content = bytearray(changed.read_bytes())
+    content[len(content) // 2] ^= 1
+    changed.write_bytes(bytes(content))
+    assert any(str(folder) in line for line in verify(copied).differences)

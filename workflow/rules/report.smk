@@ -66,6 +66,7 @@ rule report:
         rules.figures.output,
     output:
         REPORT,
+        of_run("report.html.sha256"),
     log:
         of_run("logs/report.log"),
     benchmark:
@@ -80,7 +81,7 @@ rule report:
     message:
         "Write the report"
     shell:
-        "hgpo report --config {CONFIG_FILE} --out {output} > {log} 2>&1"
+        "hgpo report --config {CONFIG_FILE} --out {output[0]} > {log} 2>&1"
 
 
 rule manifest:

@@ -10,7 +10,7 @@ import click
 
 from hgpo.config import load_config
 from hgpo.errors import DataError
-from hgpo.files import atomic_path
+from hgpo.files import atomic_path, write_sums
 
 
 @click.command()
@@ -18,7 +18,10 @@ from hgpo.files import atomic_path
 @click.option("--out", type=click.Path(), default=None, help="The HTML file. [default: results/<name>/report.html]")
 @click.option("--viewer", is_flag=True, help="Write the page of `hgpo view` beside it, into results/<name>/viewer.")
 def report(config_file: str, out: str | None, viewer: bool) -> None:
-    """Write the Snakemake report of the tables and figures: one HTML file that opens without a network."""
+    """Write the Snakemake report of the tables and figures: one HTML file that opens without a network.
+
+    Its hash is written beside it, as HTML_FILE.sha256.
+    """
     config = load_config(config_file)
     target = Path(out) if out else config.folder / "report.html"
     if not Path("Snakefile").is_file():
@@ -35,6 +38,7 @@ def report(config_file: str, out: str | None, viewer: bool) -> None:
                 f"finish the experiment first: snakemake --configfile {config_file} --cores 2",
             )
         file.replace(temporary)
+    write_sums(target.with_name(f"{target.name}.sha256"), [target])
     click.echo(f"report: {target}")
     if viewer:
         from hgpo.reporting.viewer.data import ViewerData

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hgpo.envs import environment_package
 from hgpo.errors import DataError
+from hgpo.files import SUMS, changed_since
 from hgpo.tasks import Panel, Task, build_panel, merge_panels, panel_path, save_panel
 from hgpo.tasks import verify_panels as verify_against
 
@@ -40,9 +41,17 @@ def write_panels(folder: str | Path, environment: str, seed: int) -> dict[str, P
 def verify_panels(folder: str | Path, environment: str, full: bool = False) -> dict[str, Panel]:
     """Proves the panels of a prepared folder and returns them by name; raises DataError (see `hgpo.tasks`).
 
-    full: hashes the data of every task anew instead of trusting the folder's index.
+    full: hashes the data anew, every file, instead of trusting the folder's index.
     """
     package = environment_package(environment)
+    sums = Path(folder) / SUMS
+    changed = changed_since(sums) if full and sums.exists() else []
+    if changed:
+        raise DataError(
+            f"{changed[0]} {'is not what was prepared' if changed[0].exists() else 'is missing'}"
+            + (f", and {len(changed) - 1} more files" if len(changed) > 1 else ""),
+            f"restore the data, or delete {folder} and run `hgpo prepare-data` anew",
+        )
     return verify_against(
         folder,
         environment,

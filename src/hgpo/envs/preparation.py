@@ -2,37 +2,67 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from hgpo.config import Config
 from hgpo.envs import environment_package, expert_for, open_environment
 from hgpo.envs.panels import verify_panels, write_panels
-from hgpo.errors import EnvironmentFailure
-from hgpo.files import sha256_json, write_json
-from hgpo.tasks import Task
+from hgpo.errors import DataError, EnvironmentFailure
+from hgpo.files import SUMS, changed_since, sha256_file, sha256_json, write_json, write_sums
+from hgpo.tasks import Panel, Task
 
 MARKER = "prepared.json"
 
 
 def prepare(config: Config, environment: str) -> Path:
-    """Writes the data and panels of `environment` and returns the marker, written last.
+    """Writes the data and panels of `environment`, their hashes (SHA256SUMS), and last the marker: its path.
 
-    Panels are built from sorted task ids and `data.panel_seed`. Raises DataError if a split has no task.
+    Panels are built from sorted task ids and `data.panel_seed`. Raises DataError if a split has no task, or if a file
+    that was prepared before has been damaged and is not made again.
     """
     package = environment_package(environment)
-    settings = getattr(config.data, environment)
     folder = config.data_folder(environment)
-    package.prepare(settings, folder)
-    panels = {
-        name: {"hash": panel.hash, "tasks": len(panel)}
-        for name, panel in write_panels(folder, environment, config.data.panel_seed).items()
-    }
-    marker = folder / MARKER
-    write_json(
-        marker, {"environment": environment, "settings_hash": sha256_json(settings.model_dump()), "panels": panels}
-    )
+    sums, marker = folder / SUMS, folder / MARKER
+    damaged = {path: sha256_file(path) for path in changed_since(sums) if path.is_file()} if sums.exists() else {}
+    package.prepare(getattr(config.data, environment), folder)
+    panels = write_panels(folder, environment, config.data.panel_seed)
+    left = [path for path, digest in damaged.items() if path.is_file() and sha256_file(path) == digest]
+    if left:
+        raise DataError(f"{left[0]} is not what was prepared", f"delete {folder} and run `hgpo prepare-data` anew")
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    write_sums(sums, [path for path in files if path not in (sums, marker)])
+    write_json(marker, _marker(config, environment, panels))
     return marker
+
+
+def verify_data(config: Config, environment: str) -> dict[str, Panel]:
+    """Proves that data and panels are as they were prepared for `config`, every file; the panels by name.
+
+    Raises DataError naming what differs.
+    """
+    folder = config.data_folder(environment)
+    panels = verify_panels(folder, environment, full=True)
+    try:
+        stated = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / MARKER} cannot be read: {error}", "run `hgpo prepare-data`") from None
+    if stated != _marker(config, environment, panels):
+        raise DataError(
+            f"{folder / MARKER} is of other settings or panels than those of this configuration",
+            "run `hgpo prepare-data`, or name another data.directory",
+        )
+    return panels
+
+
+def _marker(config: Config, environment: str, panels: dict[str, Panel]) -> dict[str, Any]:
+    settings = getattr(config.data, environment)
+    return {
+        "environment": environment,
+        "settings_hash": sha256_json(settings.model_dump(mode="json")),
+        "panels": {name: {"hash": panel.hash, "tasks": len(panel)} for name, panel in panels.items()},
+    }
 
 
 def check(config: Config, environment: str, out: Path) -> dict[str, Any]:

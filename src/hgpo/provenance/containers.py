@@ -11,7 +11,7 @@ from typing import Any
 
 from hgpo.config.experiment import Containers
 from hgpo.errors import DataError, HgpoError
-from hgpo.files import atomic_path, sha256_file, write_text
+from hgpo.files import atomic_path, sha256_file, write_sums
 from hgpo.versions import code_commit
 
 BASE = re.compile(r"^From: *(\S+)$", flags=re.MULTILINE)
@@ -38,7 +38,7 @@ def ensure_image(image: Path, definition: Path) -> dict[str, Any]:
     digest = sha256_file(image)
     expected = digest_file(image)
     if not expected.exists():
-        write_text(expected, f"{digest}  {image.name}\n")
+        write_sums(expected, [image])
     elif expected.read_text(encoding="utf-8").split()[:1] != [digest]:
         raise DataError(
             f"{image} is not the image that {expected} names: its SHA-256 is {digest}",

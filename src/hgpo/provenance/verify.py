@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hgpo.config import Config, plan_runs
+from hgpo.envs.preparation import MARKER, verify_data
 from hgpo.errors import HgpoError
+from hgpo.files import SUMS, changed_since, read_sums
 from hgpo.provenance import crate
 from hgpo.provenance.manifest import checkpoint_folder, config_hash, file_hashes, read_manifest
 from hgpo.reporting.build import make_tables
@@ -27,12 +29,16 @@ class Verification:
 def verify(config: Config) -> Verification:
     """Hashes every file again, computes every table again from the episodes, and compares with the manifest.
 
+    Data that are here are hashed against their panels, report and viewer against the hashes written with them.
+
     Raises DataError if there is no manifest or if the manifest itself was changed.
     """
     manifest, found = read_manifest(config.folder), Verification()
     _verify_config(config, manifest, found)
     _verify_files(config, manifest, found)
     _verify_checkpoints(config, manifest, found)
+    _verify_data(config, found)
+    _verify_pages(config.folder, found)
     try:
         results = load_results(config)
         _verify_panels(results, manifest, found)
@@ -79,6 +85,42 @@ def _verify_panels(results: Results, manifest: dict[str, Any], found: Verificati
         elif results.panels[where].hash != then:
             found.differences.append(f"the panel of {where} is {results.panels[where].hash[:12]}, was {then[:12]}")
     found.checked["panels"] = len(results.panels)
+
+
+def _verify_data(config: Config, found: Verification) -> None:
+    """Every task's data, hashed anew, against the panels."""
+    tasks = 0
+    for environment in config.matrix.environments:
+        folder = config.data_folder(environment)
+        if not (folder / MARKER).is_file():
+            found.absent.append(f"the data {folder}")
+            continue
+        try:
+            panels = verify_data(config, environment)
+        except HgpoError as error:
+            found.differences.append(error.message)
+            continue
+        tasks += len({task.id for panel in panels.values() for task in panel.tasks})
+    found.checked["tasks' data"] = tasks
+
+
+def _verify_pages(folder: Path, found: Verification) -> None:
+    """The report and the viewer's page, against the hashes that were written with them."""
+    report, viewer = folder / "report.html", folder / "viewer"
+    for sums, files in ((Path(f"{report}.sha256"), [report]), (viewer / SUMS, sorted(viewer.rglob("*")))):
+        now = {file for file in files if file.is_file() and file != sums and not file.name.startswith(".")}
+        if not sums.exists():
+            found.absent += (
+                [f"{sums.parent}: there are no hashes of the {len(now)} files in {sums.name}"] if now else []
+            )
+            continue
+        then = {sums.parent / name for name in read_sums(sums)}
+        for file in changed_since(sums):
+            what = "was changed: its hash is not the one in" if file in now else "is missing; it is named in"
+            found.differences.append(f"{file.relative_to(folder).as_posix()} {what} {sums.name}")
+        for file in sorted(now - then):
+            found.differences.append(f"{file.relative_to(folder).as_posix()} is not in {sums.name}")
+        found.checked["pages"] = found.checked.get("pages", 0) + len(then)
 
 
 def _verify_checkpoints(config: Config, manifest: dict[str, Any], found: Verification) -> None:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hgpo.files import atomic_folder
+from hgpo.files import SUMS, atomic_folder, write_sums
 from hgpo.reporting.viewer.data import ViewerData
 
 ASSETS = {
@@ -30,7 +30,7 @@ HEADERS = {
 
 
 def write_site(data: ViewerData, folder: Path) -> Path:
-    """Writes the page with all its data into `folder`, replacing it as a whole; returns the page's path."""
+    """Writes the page with all its data and their hashes into `folder`, replacing it as a whole: the page's path."""
     with atomic_folder(folder) as temporary:
         for name in ASSETS:
             target = temporary / name
@@ -39,6 +39,7 @@ def write_site(data: ViewerData, folder: Path) -> Path:
         (temporary / "data").mkdir()
         for name in data.names():
             (temporary / "data" / f"{name}.js").write_text(data.script(name), encoding="ascii")
+        write_sums(temporary / SUMS, sorted(path for path in temporary.rglob("*") if path.is_file()))
     return folder / "index.html"
 
 

@@ -1,0 +1,93 @@
+"""Prepared data are proved file by file: what was changed after it was prepared is named."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from hgpo.config import ENVIRONMENTS, Config
+from hgpo.config.experiment import parse_config
+from hgpo.envs.preparation import MARKER, prepare, verify_data
+from hgpo.errors import DataError
+from hgpo.files import SUMS
+
+
+def config_of(folder) -> Config:
+    games = {"train": 6, "valid_seen": 2, "valid_unseen": 2}
+    data = {"directory": str(folder), "alfworld": {"games": games}, "webshop": {"products": 30}}
+    return parse_config({"name": "x", "data": data, "models": {"tiny": {}}, "matrix": {"models": ["tiny"]}})
+
+
+@pytest.fixture(scope="module", params=ENVIRONMENTS)
+def environment(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(environment, tmp_path_factory):
+    config = config_of(tmp_path_factory.mktemp("whole"))
+    prepare(config, environment)
+    return config.data_folder(environment)
+
+
+@pytest.fixture
+def config(environment, whole, tmp_path):
+    """The configuration of a copy of the prepared data that tests may change."""
+    config = config_of(tmp_path)
+    shutil.copytree(whole, config.data_folder(environment))
+    return config
+
+
+def flip(path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_a_changed_byte_of_any_file_is_found(config, environment):
+    folder = config.data_folder(environment)
+    assert verify_data(config, environment)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        flip(path)
+        with pytest.raises(DataError):
+            verify_data(config, environment)
+        path.write_bytes(content)
+    (missing := folder / SUMS).rename(folder / "elsewhere")
+    assert verify_data(config, environment), "data prepared without hashes are proved as far as the panels go"
+    assert not missing.exists()
+
+
+def test_the_file_is_named_and_the_mend(config, environment):
+    folder = config.data_folder(environment)
+    changed = next(path for path in sorted(folder.rglob("*.json")) if path.parent.name not in ("panels", environment))
+    flip(changed)
+    with pytest.raises(DataError) as error:
+        verify_data(config, environment)
+    assert str(changed) in error.value.message and f"delete {folder} and run `hgpo prepare-data` anew" in str(
+        error.value
+    )
+
+
+def test_data_of_other_settings_are_refused(config, environment):
+    other = config.model_copy(deep=True)
+    getattr(other.data, environment).seed = 5
+    with pytest.raises(DataError, match=f"{MARKER} is of other settings"):
+        verify_data(other, environment)
+
+
+def test_preparing_again_changes_nothing_and_never_vouches_for_a_damaged_file(config, environment):
+    folder = config.data_folder(environment)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    prepare(config, environment)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    for path in before:
+        if path.name not in (SUMS, MARKER):
+            flip(path)
+            try:
+                prepare(config, environment)
+            except DataError as error:
+                assert str(path) in error.message
+                path.write_bytes(before[path])
+            assert path.read_bytes() == before[path], f"{path} was neither mended nor refused"
