@@ -170,7 +170,7 @@ def test_a_failed_training_is_reported_and_the_rest_goes_on(project: Path, pipel
     run = pipeline(project, *on_slurm(more=(*STAGED, *ONCE)))
     assert run.wait() != 0
     assert finished(project, "hgpo")["iterations"] == ITERATIONS
-    assert_reported(run, project / "results/toy/logs/train/tiny/alfworld/grpo/K1/seed0.log")
+    assert is_reported(run, project / "results/toy/logs/train/tiny/alfworld/grpo/K1/seed0.log")
 
 
 @full
@@ -185,14 +185,14 @@ def test_a_failed_evaluation_is_reported_and_the_rest_goes_on(
     episodes = project / "results/toy/episodes/tiny/alfworld"
     assert (episodes / "warm_start/K1/seed0/in_domain/seed123.parquet").exists()
     assert not (project / "results/toy/tables").exists()
-    assert_reported(run, project / "results/toy/logs/evaluate/tiny/alfworld/hgpo/K1/seed0/in_domain/seed123.log")
+    logs = (project / "results/toy/logs/evaluate/tiny/alfworld/hgpo/K1/seed0").glob("*/seed123.log")
+    # both splits share a job: the first to fail ends the other
+    assert any(is_reported(run, log) for log in logs if log.stat().st_size)
 
 
-def assert_reported(run: Pipeline, log: Path) -> None:
+def is_reported(run: Pipeline, log: Path) -> bool:
     """The output names the log of the failed job and shows its last line."""
-    assert str(log.relative_to(run.folder)) in run.text()
-    last = log.read_text().strip().splitlines()[-1]
-    assert last in run.text(), f"the output does not show the last line of {log}: {last}"
+    return str(log.relative_to(run.folder)) in run.text() and log.read_text().strip().splitlines()[-1] in run.text()
 
 
 @full
