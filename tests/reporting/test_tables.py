@@ -180,6 +180,15 @@ def test_types_add_up_to_the_whole(loaded):
     assert {"Pick", "Look", "Clean", "Heat", "Cool", "Pick2", "all"} <= set(type_tables(loaded)[0].display.columns)
 
 
+def test_every_table_of_outcomes_says_how_many_seeds_of_which_kind(loaded):
+    for table in [*type_tables(loaded), webshop_table(loaded), paper_table(loaded)]:
+        shown = table.display[table.display["method"] == "hgpo"]
+        ours = shown[shown["model"] == "tiny"]
+        n = loaded.frame[loaded.frame["method"] == "hgpo"]
+        assert set(ours["evaluation seeds"].astype(str)) == {str(n["evaluation_seed"].nunique())}
+        assert set(ours["training seeds"]) == {str(n["training_seed"].nunique())}
+
+
 def test_webshop_counts_purchases_from_the_actions(loaded):
     data = webshop_table(loaded).data
     assert (data["purchases"] >= data["success"]).all() and (data["score"] >= data["success"]).all()

@@ -10,7 +10,7 @@ import pandas as pd
 from hgpo.evaluation.statistics import summarise
 from hgpo.evaluation.store import load_steps, steps_path
 from hgpo.reporting.collect import NotMeasured, Results, outcomes
-from hgpo.reporting.results import ordered_cells
+from hgpo.reporting.results import ordered_cells, trained_seeds
 from hgpo.reporting.table import Table, percent
 
 SHORT = {
@@ -51,10 +51,13 @@ def type_tables(results: Results) -> list[Table]:
         kinds += sorted(set(data["type"]) - set(kinds) - {"all"}) + ["all"]
         index = ["model", "split", "method", "history"]
         wide = data.pivot(index=index, columns="type", values="success")[kinds].map(percent)
-        wide = wide.reindex(pd.MultiIndex.from_frame(data[index].drop_duplicates())).reset_index()
+        whole = data[data["type"] == "all"]
+        wide = wide.reindex(pd.MultiIndex.from_frame(whole[index])).reset_index()
+        wide["evaluation seeds"] = whole["n_evaluation_seeds"].tolist()
+        wide["training seeds"] = trained_seeds(whole["method"], whole["n_training_seeds"])
         caption = (
             f"Success in percent by task type on {environment}, mean over tasks, evaluation seeds and training seeds; "
-            f"tasks: {_counts(data, kinds)}. The CSV holds 95 % intervals and all n."
+            f"tasks: {_counts(data, kinds)}. The CSV holds 95 % intervals."
         )
         shown = wide.rename(columns={"history": "K"} | SHORT)
         tables.append(Table(f"types_{environment}", f"{environment}: success by task type", caption, shown, data))
@@ -92,6 +95,7 @@ def webshop_table(results: Results) -> Table:
     shown = (
         data.drop(columns="environment")
         .assign(**{key: data[key].map(percent) for key in shares})
+        .assign(n_training_seeds=trained_seeds(data["method"], data["n_training_seeds"]))
         .rename(
             columns={"history": "K", "n_tasks": "tasks"}
             | {"n_evaluation_seeds": "evaluation seeds", "n_training_seeds": "training seeds"}

@@ -11,6 +11,7 @@ import pandas as pd
 
 from hgpo.config import Config
 from hgpo.reporting.collect import Results
+from hgpo.reporting.results import trained_seeds
 from hgpo.reporting.table import NOT_RUN, Table
 
 COLUMNS = {
@@ -19,10 +20,11 @@ COLUMNS = {
     "webshop/score": "WebShop score",
     "webshop/success": "WebShop success",
 }
+SEEDS = {"evaluation_seed": "evaluation seeds", "training_seed": "training seeds"}
 CAPTION = (
     "Percent; ours: mean over tasks, evaluation seeds and training seeds; paper: as reported ({source}); difference: "
-    "ours minus the paper's. `not run`: not part of this experiment; `–`: the paper reports no such number. Numbers "
-    "are comparable only where model, tasks and training protocol are the paper's."
+    "ours minus the paper's; seeds: how many of ours. `not run`: not part of this experiment; `–`: the paper reports "
+    "no such number. Numbers are comparable only where model, tasks and training protocol are the paper's."
 )
 
 
@@ -57,9 +59,9 @@ def _paper_model(config: Config, name: str, models: dict[str, str]) -> str | Non
     return next((label for label, published in models.items() if published.lower() == checkpoint), None)
 
 
-def _our_numbers(results: Results) -> dict[tuple[str, str, int], dict[str, float]]:
-    """Percentages by (model, method, K), keyed as the paper's columns."""
-    numbers: dict[tuple[str, str, int], dict[str, float]] = {}
+def _our_numbers(results: Results) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Percentages by (model, method, K), keyed as the paper's columns, and the numbers of seeds behind them."""
+    numbers: dict[tuple[str, str, int], dict[str, Any]] = {}
     groups = results.frame.groupby(["model", "method", "history", "environment", "split"], sort=False)
     for (model, method, history, environment, split), cell in groups:
         row = numbers.setdefault((model, method, int(history)), {})
@@ -68,11 +70,18 @@ def _our_numbers(results: Results) -> dict[tuple[str, str, int], dict[str, float
                 row |= {"webshop/score": 100 * cell["score"].mean(), "webshop/success": 100 * cell["won"].mean()}
         else:
             row[f"{environment}/{split}"] = 100 * cell["won"].mean()
+    for (model, method, history), cell in results.frame.groupby(["model", "method", "history"], sort=False):
+        by_split = cell.groupby(["environment", "split"])
+        for seeds in SEEDS:
+            counts = sorted(set(by_split[seeds].nunique()))
+            shown = trained_seeds([method] * len(counts), counts) if seeds == "training_seed" else map(str, counts)
+            numbers[model, method, int(history)][seeds] = " to ".join(dict.fromkeys([*shown]))
     return numbers
 
 
-def _row(key: tuple[Any, ...], ours: dict[str, float], paper: dict[str, Any]) -> dict[str, Any]:
+def _row(key: tuple[Any, ...], ours: dict[str, Any], paper: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"model": key[0], "method": key[1], "history": key[2]}
+    row |= {seeds: ours.get(seeds, "–") for seeds in SEEDS}
     for column in COLUMNS:
         mine, theirs = ours.get(column, float("nan")), paper.get(column, float("nan"))
         row |= {f"{column}/ours": mine, f"{column}/paper": theirs, f"{column}/difference": mine - theirs}
@@ -85,4 +94,6 @@ def _display(data: pd.DataFrame) -> pd.DataFrame:
     for column, heading in COLUMNS.items():
         for part, absent, sign in (("ours", NOT_RUN, ""), ("paper", "–", ""), ("difference", "–", "+")):
             shown[f"{heading}: {part}"] = [absent if pd.isna(v) else f"{v:{sign}.1f}" for v in data[f"{column}/{part}"]]
+    for seeds, heading in SEEDS.items():
+        shown[heading] = data[seeds]
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -28,6 +29,11 @@ def results_table(results: Results) -> Table:
             rows.append(_row(cell, start, (str(model), str(environment), str(split), method, history)))
     data = pd.DataFrame(rows)
     return Table("results", "Results", CAPTION, _display(data), data, _notes(results, data))
+
+
+def trained_seeds(methods: Iterable[str], counts: Iterable[int]) -> list[str]:
+    """Numbers of training seeds as they are shown: baselines have none."""
+    return ["–" if method in BASELINES else str(count) for method, count in zip(methods, counts, strict=True)]
 
 
 def ordered_cells(results: Results, group: pd.DataFrame) -> list[tuple[str, int]]:
@@ -104,7 +110,7 @@ def _display(data: pd.DataFrame) -> pd.DataFrame:
                 "invalid %": percent(row["invalid_share"]),
                 "tasks": row["n_tasks"],
                 "evaluation seeds": row["n_evaluation_seeds"],
-                "training seeds": "–" if row["method"] in BASELINES else row["n_training_seeds"],
+                "training seeds": trained_seeds([row["method"]], [row["n_training_seeds"]])[0],
             }
         )
     return pd.DataFrame(records)
