@@ -1,4 +1,4 @@
-"""The image of containers/env.def: built, labelled, tested, and used by rules, here and through Slurm."""
+"""The images of containers/: built, labelled, tested; that of env.def used by rules, here and through Slurm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.conftest import cluster  # noqa: F401  a fixture
 
 from hgpo.files import sha256_file
 
-from .conftest import ROOT, run
+from .conftest import LOCKS, ROOT, run
 
 SLURM = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10", "--slurm-keep-successful-logs"]
 
@@ -39,15 +39,15 @@ def project(image: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_labels_name_commit_and_lock(image: Path, apptainer: Path) -> None:
-    shown = run(apptainer / "apptainer", "inspect", "--json", image / "containers/env.sif").stdout
+def test_the_labels_name_commit_and_lock(sif: Path, apptainer: Path) -> None:
+    shown = run(apptainer / "apptainer", "inspect", "--json", sif).stdout
     labels = json.loads(shown)["data"]["attributes"]["labels"]
-    assert labels["hgpo.lock.sha256"] == sha256_file(ROOT / "requirements/base.txt")
+    assert labels["hgpo.lock.sha256"] == sha256_file(ROOT / LOCKS[sif.stem])
     assert labels["org.opencontainers.image.revision"] not in ("", "unknown")
 
 
-def test_the_image_passes_its_own_test(image: Path, apptainer: Path) -> None:
-    run(apptainer / "apptainer", "test", image / "containers/env.sif")
+def test_the_image_passes_its_own_test(sif: Path, apptainer: Path) -> None:
+    run(apptainer / "apptainer", "test", sif)
 
 
 def test_a_rule_runs_in_the_image(project: Path, apptainer: Path) -> None:
