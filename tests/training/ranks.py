@@ -1,4 +1,7 @@
-"""One rank of a DeepSpeed learner in a process of its own: `python ranks.py RANK RANKS PORT STAGE DTYPE FOLDER`."""
+"""One rank of a DeepSpeed learner and critic in a process of its own.
+
+usage: python ranks.py RANK RANKS PORT STAGE DTYPE FOLDER
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,11 @@ os.environ |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 
 def main() -> None:
     from hgpo.config import Training
+    from hgpo.config.machinery import Critic as CriticSettings
     from hgpo.config.machinery import Learner as Settings
     from hgpo.rollout.policy import load_policy
     from hgpo.training.batches import Row
+    from hgpo.training.critic import Critic
     from hgpo.training.learner import Learner, Sample
 
     folder, stage = Path(FOLDER), int(STAGE)
@@ -27,16 +32,25 @@ def main() -> None:
     model, tokenizer = load_policy(folder / "start", DTYPE)
     training = Training(token_budget=60, learning_rate=1e-3, mini_batch_steps=5, max_gradient_norm=0.5)
 
+    machinery = Settings(kind="deepspeed", zero_stage=stage) if stage >= 0 else Settings()
+
     def make() -> Learner:
         policy, _ = load_policy(folder / "start", DTYPE)
         reference, _ = load_policy(folder / "start", DTYPE)
         if stage < 0:
             return Learner(policy, training, 0, Settings(), reference, tokenizer)
-        from hgpo.training.deepspeed_learner import DeepSpeedLearner
+        from hgpo.training.on_ranks import DeepSpeedLearner
 
-        return DeepSpeedLearner(
-            policy, training, 0, Settings(kind="deepspeed", zero_stage=stage), reference, tokenizer
-        )  # fmt: skip
+        return DeepSpeedLearner(policy, training, 0, machinery, reference, tokenizer)
+
+    def make_critic() -> Critic:
+        policy, _ = load_policy(folder / "start", DTYPE)
+        arguments = (policy, CriticSettings(learning_rate=1e-2, epochs=2), 60, 0.5, 0, machinery)
+        if stage < 0:
+            return Critic(*arguments)
+        from hgpo.training.on_ranks import DeepSpeedCritic
+
+        return DeepSpeedCritic(*arguments)
 
     if stage >= 0:
         torch.distributed.init_process_group("gloo")
@@ -53,6 +67,12 @@ def main() -> None:
         ]
         return learner.update(samples, 0, iteration)
 
+    def judge(critic: Critic, iteration: int) -> dict[str, float]:
+        returns = np.array([0.1 * sum(row.prompt_ids) % 3 for row in rows])
+        values = joined(critic, critic.share_of_values(rows))
+        old = np.array([values[index] for index in range(len(rows))])
+        return {"values": float(np.abs(old).mean())} | critic.update(rows, returns, old, 5, 0, iteration)
+
     learner = make()
     lines = [iterate(learner, 0), iterate(learner, 1)]
     state = folder / f"state-{STAGE}-{DTYPE}"
@@ -65,18 +85,29 @@ def main() -> None:
     again = make()
     again.read_state(state)
     lines.append(iterate(again, 2))
+    critic = make_critic()
+    judged = [judge(critic, 0), judge(critic, 1)]
+    critic.write_state(state)
+    judged.append(judge(critic, 2))
+    critic = make_critic()
+    critic.read_state(state)
+    judged.append(judge(critic, 2))
     if RANK == "0":
-        (folder / f"result-{STAGE}-{DTYPE}.json").write_text(json.dumps(lines))
+        (folder / f"result-{STAGE}-{DTYPE}.json").write_text(json.dumps({"learner": lines, "critic": judged}))
 
 
 def gathered(learner, rows) -> list[np.ndarray]:
     """The log-probabilities of all rows, brought together from the ranks."""
-    parts = [learner.share_of_log_probs(rows)]
-    if learner.ranks > 1:
-        parts = [None] * learner.ranks
-        torch.distributed.all_gather_object(parts, learner.share_of_log_probs(rows))
-    joined = {index: values for part in parts for index, values in part.items()}
-    return [joined[index] for index in range(len(rows))]
+    all_of_them = joined(learner, learner.share_of_log_probs(rows))
+    return [all_of_them[index] for index in range(len(rows))]
+
+
+def joined(part_of_several, share: dict) -> dict:
+    parts = [share]
+    if part_of_several.ranks > 1:
+        parts = [None] * part_of_several.ranks
+        torch.distributed.all_gather_object(parts, share)
+    return {index: values for part in parts for index, values in part.items()}
 
 
 if __name__ == "__main__":

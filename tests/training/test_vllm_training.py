@@ -48,3 +48,22 @@ def test_a_run_with_vllm_ray_and_two_deepspeed_ranks(experiment, unbroken):
     assert all(line["sync_gap"] < 1e-3 for line in lines)
     assert lines[0]["advantage/mean"] == pytest.approx(expected[0]["advantage/mean"])
     assert np.isfinite([line["loss/policy"] for line in lines]).all()
+
+
+@needs("ray", "deepspeed")
+def test_ppo_with_its_critic_on_two_deepspeed_ranks(experiment, prepared, tmp_path):
+    critic = {"learning_rate": 1e-2, "epochs": 2}
+    (tmp_path / "alone").mkdir()
+    alone = prepared.other(tmp_path / "alone")
+    alone.train("ppo", iterations=2, critic=critic)
+    model = {
+        "learner": {"kind": "deepspeed", "zero_stage": 3},
+        "placement": {"kind": "ray", "learner_ranks": 2, "colocated": False},
+    }
+    experiment.train("ppo", model=model, iterations=1, critic=critic)
+    experiment.train("ppo", model=model, iterations=2, critic=critic, allow=True)
+    lines, expected = experiment.metrics("ppo"), alone.metrics("ppo")
+    assert [line["iteration"] for line in lines] == [0, 1]
+    assert lines[0]["loss/value"] == pytest.approx(expected[0]["loss/value"], rel=1e-2)
+    assert lines[1]["value/mean"] != 0.0 and np.isfinite(lines[1]["loss/value"])
+    assert lines[1]["value/mean"] == pytest.approx(expected[1]["value/mean"], rel=0.2)

@@ -54,10 +54,10 @@ def obstacle(config: Config, run: Run) -> tuple[str, str] | None:
     """(why a run of the matrix cannot be done as configured, what mends it), or None."""
     model, training = config.models[run.model], config.training_for(run.environment)
     estimator, _ = config.estimator_for(run.method, run.environment, run.history)
-    if estimator == "ppo" and (model.learner.kind != "torch" or model.placement.kind != "local"):
+    if estimator == "ppo" and training.lora.rank:
         return (
-            f"method {run.method}: the critic of ppo runs beside the learner in one process",
-            f"set models.{run.model}.learner.kind: torch and placement.kind: local, or take a method without critic",
+            f"method {run.method}: the critic of ppo starts from a whole policy, not from adapters",
+            "set training.lora.rank: 0, or take a method without critic",
         )
     if training.lora.rank and model.learner.kind == "deepspeed" and model.learner.zero_stage == 3:
         return (

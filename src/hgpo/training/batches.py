@@ -43,6 +43,13 @@ def micro_batches(rows: Sequence[Row], token_budget: int, padding: float = 1.0) 
     return batches
 
 
+def share_of(batches: Sequence[list[int]], rank: int, ranks: int) -> list[tuple[list[int], bool]]:
+    """A rank's micro-batches, and whether each counts: ranks with fewer repeat one that does not."""
+    own = batches[rank::ranks]
+    missing = -(-len(batches) // ranks) - len(own)
+    return [(indices, True) for indices in own] + [(batches[0], False)] * missing
+
+
 def padding_share(rows: Sequence[Row], batches: Sequence[Sequence[int]]) -> float:
     """Share of padding among all tokens computed for these batches."""
     padded = sum(max(len(rows[i]) for i in batch) * len(batch) for batch in batches)

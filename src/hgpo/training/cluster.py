@@ -30,7 +30,7 @@ from hgpo.rollout.ray_engine import EngineRecipe, PackedWeights, RayEngine, Repl
 from hgpo.rollout.weight_transfer import Meeting, Offer, broadcast, describe, join, share
 from hgpo.training.batches import Row
 from hgpo.training.learner import Sample
-from hgpo.training.machines import Machines, check_chat, make_learner
+from hgpo.training.machines import Machines, check_chat, make_critic, make_learner
 from hgpo.training.plan import Plan
 
 START_TIMEOUT_S = 300.0
@@ -60,6 +60,7 @@ class LearnerRank:
         if plan.model.learner.kind == "deepspeed":
             torch.distributed.init_process_group("nccl" if plan.model.gpus else "gloo")
         self._learner, _ = make_learner(plan, checkpoint)
+        self._critic: Any = make_critic(plan, self._learner, checkpoint)
 
     def log_probs(self, rows: Sequence[Row]) -> dict[int, np.ndarray]:
         return self._learner.share_of_log_probs(rows)
@@ -69,6 +70,15 @@ class LearnerRank:
 
     def update(self, samples: Sequence[Sample], seed: int, iteration: int) -> dict[str, float]:
         return self._learner.update(samples, seed, iteration)
+
+    def values(self, rows: Sequence[Row]) -> dict[int, float]:
+        return self._critic.share_of_values(rows)
+
+    def update_critic(self, *arguments: Any) -> dict[str, float]:
+        return self._critic.update(*arguments)
+
+    def write_critic(self, folder: Path) -> None:
+        self._critic.write_state(folder)
 
     def write_policy(self, folder: Path) -> None:
         self._learner.write_policy(folder)
@@ -122,14 +132,14 @@ class LearnerGroup:
         self.actors = actors
 
     def log_probs(self, rows: Sequence[Row]) -> list[np.ndarray]:
-        return self._join(self._all("log_probs", ray.put(list(rows))), len(rows))
+        return self._join(self.all("log_probs", ray.put(list(rows))), len(rows))
 
     def reference_log_probs(self, rows: Sequence[Row]) -> list[np.ndarray]:
-        return self._join(self._all("reference_log_probs", ray.put(list(rows))), len(rows))
+        return self._join(self.all("reference_log_probs", ray.put(list(rows))), len(rows))
 
     def update(self, samples: Sequence[Sample], seed: int, iteration: int) -> dict[str, float]:
-        learned = self._all("update", ray.put(list(samples)), seed, iteration)[0]
-        return learned | {"memory/learner_gb": max(self._all("memory_gb"))}
+        learned = self.all("update", ray.put(list(samples)), seed, iteration)[0]
+        return learned | {"memory/learner_gb": max(self.all("memory_gb"))}
 
     def packed_weights(self) -> Any:
         """Reference to the packed weights in Ray's shared memory, where every replica reads them."""
@@ -152,19 +162,19 @@ class LearnerGroup:
         self._results([self.actors[0].join.remote(meeting)], "join")
 
     def description(self) -> Offer:
-        return self._all("description")[0]
+        return self.all("description")[0]
 
     def broadcast(self) -> None:
-        self._all("broadcast")
+        self.all("broadcast")
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from unpack(ray.get(self.packed_weights()))
 
     def write_policy(self, folder: Path) -> None:
-        self._all("write_policy", folder.resolve())
+        self.all("write_policy", folder.resolve())
 
     def write_state(self, folder: Path) -> None:
-        self._all("write_state", folder.resolve())
+        self.all("write_state", folder.resolve())
 
     def close(self) -> None:
         for actor in self.actors:
@@ -172,9 +182,10 @@ class LearnerGroup:
 
     def open(self, plan: Plan, checkpoint: Path | None) -> None:
         address = ray.get(self.actors[0].address.remote(), timeout=START_TIMEOUT_S)
-        self._all("open", plan, address, checkpoint.resolve() if checkpoint else None)
+        self.all("open", plan, address, checkpoint.resolve() if checkpoint else None)
 
-    def _all(self, method: str, *arguments: Any) -> list[Any]:
+    def all(self, method: str, *arguments: Any) -> list[Any]:
+        """What a method returns on each rank."""
         return self._results(self._calls(method, *arguments), method)
 
     def _calls(self, method: str, *arguments: Any) -> list[Any]:
@@ -208,6 +219,26 @@ class LearnerGroup:
     def _join(parts: list[dict[int, np.ndarray]], count: int) -> list[np.ndarray]:
         joined = {index: values for part in parts for index, values in part.items()}
         return [joined[index] for index in range(count)]
+
+
+class CriticGroup:
+    """The critic on all ranks of the learner, with the methods of one critic."""
+
+    def __init__(self, ranks: LearnerGroup) -> None:
+        self._ranks = ranks
+
+    def values(self, rows: Sequence[Row]) -> np.ndarray:
+        parts = self._ranks.all("values", ray.put(list(rows)))
+        joined = {index: value for part in parts for index, value in part.items()}
+        return np.array([joined[index] for index in range(len(rows))], np.float32)
+
+    def update(
+        self, rows: Sequence[Row], returns: np.ndarray, old_values: np.ndarray, size: int, seed: int, iteration: int
+    ) -> dict[str, float]:
+        return self._ranks.all("update_critic", ray.put(list(rows)), returns, old_values, size, seed, iteration)[0]
+
+    def write_state(self, folder: Path) -> None:
+        self._ranks.all("write_critic", folder.resolve())
 
 
 @contextmanager
@@ -274,7 +305,7 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
                 start, settings.replicas, recipe.context, settings.timeout_s, settings.sync, settings.tensor_parallel
             )
             engine.update_weights(learner, version)
-            yield Machines(learner, engine, tokenizer)
+            yield Machines(learner, engine, tokenizer, CriticGroup(learner) if plan.estimator == "ppo" else None)
         finally:
             if engine:
                 engine.close()

@@ -1,4 +1,4 @@
-"""The critic of `ppo`: what return a policy may expect from a prompt on."""
+"""The critic of `ppo`: what return a policy may expect from a prompt on. In this form one process with one device."""
 
 from __future__ import annotations
 
@@ -12,36 +12,68 @@ import numpy as np
 import torch
 
 from hgpo.config.machinery import Critic as Settings
+from hgpo.config.machinery import Learner as Machinery
 from hgpo.errors import HgpoError
 from hgpo.rollout.memory import out_of_memory
 from hgpo.streams import stream
-from hgpo.training.batches import PADDING, Row, make_batch, micro_batches
+from hgpo.training.batches import PADDING, Batch, Row, make_batch, micro_batches, share_of
 from hgpo.training.loss import value_loss
 from hgpo.training.optimizer import Optimizer
 
 
-class Critic:
-    """A decoder, at first that of the starting policy, with a linear value head that starts at 0.
+class ValueModel(torch.nn.Module):
+    """A decoder, at first that of a policy, with a linear head that starts at 0: from a batch to values (rows,)."""
 
-    A step's value is read at the last token of its prompt, before anything of the response is known.
-    """
-
-    def __init__(self, policy: Any, settings: Settings, token_budget: int, max_gradient_norm: float, pad: int) -> None:
-        self.settings, self._token_budget, self._pad = settings, token_budget, pad
-        self._max_gradient_norm = max_gradient_norm
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
         self.trunk = copy.deepcopy(policy.model).requires_grad_(True)
         self.head = torch.nn.Linear(policy.config.hidden_size, 1, device=policy.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        self._optimizer = Optimizer(self._parameters().values(), settings.learning_rate, 0.0)
 
-    @torch.no_grad()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        hidden = self.trunk(input_ids=batch.ids, use_cache=False).last_hidden_state.flatten(0, 1)[batch.sources]
+        return self.head(hidden.to(self.head.weight.dtype)).float()[:, 0]
+
+
+class Critic:
+    """Learns the returns of steps with AdamW.
+
+    A step's value is read at the last token of its prompt, before anything of the response is known.
+    machinery: how the learner beside it is run. rank, ranks: as of `hgpo.training.learner.Learner`.
+    """
+
+    rank, ranks = 0, 1
+
+    def __init__(
+        self,
+        policy: Any,
+        settings: Settings,
+        token_budget: int,
+        max_gradient_norm: float,
+        pad: int,
+        machinery: Machinery | None = None,
+    ) -> None:
+        self.settings, self.machinery = settings, machinery or Machinery()
+        self.max_gradient_norm, self._token_budget, self._pad = max_gradient_norm, token_budget, pad
+        self._device = policy.device
+        self.model = ValueModel(policy).eval()
+        if self.machinery.gradient_checkpointing:
+            self.model.trunk.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.optimizer = self._make_optimizer()
+
     def values(self, rows: Sequence[Row]) -> np.ndarray:
         """The value of each step, shape (steps,), float32."""
-        result = np.zeros(len(rows), np.float32)
+        computed = self.share_of_values(rows)
+        return np.array([computed[index] for index in range(len(rows))], np.float32)
+
+    @torch.no_grad()
+    def share_of_values(self, rows: Sequence[Row]) -> dict[int, float]:
+        """This rank's part of them, by row index."""
         prompts = [_prompt(row) for row in rows]
-        for indices in micro_batches(prompts, self._token_budget, PADDING):
-            result[indices] = self._forward([prompts[i] for i in indices]).cpu().numpy()
+        result: dict[int, float] = {}
+        for indices, _ in self._share(micro_batches(prompts, self._token_budget, PADDING)):
+            result.update(zip(indices, self._values([prompts[i] for i in indices]).tolist(), strict=True))
         return result
 
     def update(
@@ -55,13 +87,13 @@ class Critic:
         prompts = [_prompt(row) for row in rows]
         losses = []
         size = size or len(rows)
-        self.trunk.train()
+        self.model.train()
         for epoch in range(self.settings.epochs):
             order = stream(seed, "shuffling", "critic", iteration, epoch).permutation(len(rows))
             for start in range(0, len(rows), size):
                 chosen = order[start : start + size]
                 losses.append(self._step([prompts[i] for i in chosen], returns[chosen], old_values[chosen]))
-        self.trunk.eval()
+        self.model.eval()
         spread = float(np.var(returns))
         return {
             "loss/value": float(np.mean(losses)),
@@ -70,42 +102,61 @@ class Critic:
         }
 
     def write_state(self, folder: Path) -> None:
-        weights = {name: p.detach() for name, p in self._parameters().items()}
-        torch.save({"weights": weights, "optimizer": self._optimizer.state_dict()}, folder / "critic.pt")
+        weights = {name: p.detach() for name, p in self.model.named_parameters()}
+        torch.save({"weights": weights, "optimizer": self.optimizer.state_dict()}, folder / "critic.pt")
 
     @torch.no_grad()
     def read_state(self, folder: Path) -> None:
-        state = torch.load(folder / "critic.pt", weights_only=True, map_location=self.head.weight.device)
-        for name, parameter in self._parameters().items():
+        state = torch.load(folder / "critic.pt", weights_only=True, map_location=self._device)
+        for name, parameter in self.model.named_parameters():
             parameter.copy_(state["weights"][name])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def _step(self, prompts: list[Row], returns: np.ndarray, old_values: np.ndarray) -> float:
-        total = 0.0
-        self._optimizer.zero_grad()
-        for indices in micro_batches(prompts, self._token_budget, PADDING):
-            values = self._forward([prompts[i] for i in indices])
+        """One optimizer step; the mean loss of all its steps, over all ranks."""
+        share = self._share(micro_batches(prompts, self._token_budget, PADDING))
+        total = torch.zeros((), device=self._device)
+        self._begin_step()
+        for number, (indices, counts) in enumerate(share):
+            values = self._values([prompts[i] for i in indices])
             wanted, old = (
                 torch.as_tensor(a[indices], dtype=torch.float32, device=values.device) for a in (returns, old_values)
             )
-            loss = value_loss(values, old, wanted, self.settings.clip).sum() / len(prompts)
-            loss.backward()
-            self._optimizer.accumulate()
-            total += float(loss.detach())
-        norm = self._optimizer.step(self._max_gradient_norm) if math.isfinite(total) else math.nan
-        if not math.isfinite(norm):
+            loss = value_loss(values, old, wanted, self.settings.clip).sum() / len(prompts) * float(counts)
+            self._backward(loss * self.ranks, number == len(share) - 1)
+            total += loss.detach()
+        mean = float(self._sum_over_ranks(total))
+        if not math.isfinite(self._end_step(math.isfinite(mean))):
             raise HgpoError("the critic's loss or gradient is not finite", "lower training.critic.learning_rate")
-        return total
+        return mean
 
-    def _forward(self, prompts: list[Row]) -> torch.Tensor:
+    def _values(self, prompts: list[Row]) -> torch.Tensor:
         with out_of_memory("the critic", lambda: f"lower training.token_budget ({self._token_budget})"):
-            batch = make_batch(prompts, self._pad, self.head.weight.device)
-            hidden = self.trunk(input_ids=batch.ids, use_cache=False).last_hidden_state.flatten(0, 1)[batch.sources]
-            return self.head(hidden.float())[:, 0]
+            return self._forward(make_batch(prompts, self._pad, self._device))
 
-    def _parameters(self) -> dict[str, torch.nn.Parameter]:
-        trunk = {f"trunk.{name}": p for name, p in self.trunk.named_parameters()}
-        return trunk | {f"head.{name}": p for name, p in self.head.named_parameters()}
+    # -- what critics of several ranks do differently ------------------------------------------------------------
+
+    def _make_optimizer(self) -> Any:
+        return Optimizer(self.model.parameters(), self.settings.learning_rate, 0.0)
+
+    def _share(self, batches: list[list[int]]) -> list[tuple[list[int], bool]]:
+        return share_of(batches, self.rank, self.ranks)
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        return self.model(batch)
+
+    def _begin_step(self) -> None:
+        self.optimizer.zero_grad()
+
+    def _backward(self, loss: torch.Tensor, last: bool) -> None:
+        loss.backward()
+        self.optimizer.accumulate()
+
+    def _end_step(self, finite: bool) -> float:
+        return self.optimizer.step(self.max_gradient_norm) if finite else math.nan
+
+    def _sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
+        return sums
 
 
 def _prompt(row: Row) -> Row:

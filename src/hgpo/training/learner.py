@@ -19,7 +19,7 @@ from hgpo.rollout.memory import out_of_memory
 from hgpo.rollout.policy import named_weights, write_policy
 from hgpo.streams import stream
 from hgpo.training.adapters import without_adapters
-from hgpo.training.batches import PADDING, Row, make_batch, micro_batches, padding_share
+from hgpo.training.batches import PADDING, Row, make_batch, micro_batches, padding_share, share_of
 from hgpo.training.loss import clipped_policy_loss, k3, response_log_probs
 from hgpo.training.optimizer import Optimizer
 
@@ -188,10 +188,7 @@ class Learner:
         return Optimizer(parameters, self.training.learning_rate, self.training.weight_decay)
 
     def _share(self, batches: list[list[int]]) -> list[tuple[list[int], bool]]:
-        """This rank's micro-batches, and whether each counts: ranks with fewer repeat one that does not."""
-        own = batches[self.rank :: self.ranks]
-        missing = -(-len(batches) // self.ranks) - len(own)
-        return [(indices, True) for indices in own] + [(batches[0], False)] * missing
+        return share_of(batches, self.rank, self.ranks)
 
     def _score(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return response_log_probs(self.model, batch, self.training.temperature)

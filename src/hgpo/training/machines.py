@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hgpo.errors import CheckpointError, ConfigError
+from hgpo.errors import CheckpointError
 from hgpo.rollout.engines import Engine
 from hgpo.rollout.opening import device_of, dtype_of
 from hgpo.rollout.policy import load_policy
@@ -23,12 +23,15 @@ from hgpo.training.plan import Plan
 
 @dataclass
 class Machines:
-    """learner: computes log-probabilities and learns. engine: generates. critic: only for `ppo`."""
+    """learner: computes log-probabilities and learns. engine: generates. critic: only for `ppo`.
+
+    Those of several ranks have the methods of one.
+    """
 
     learner: Any
     engine: Engine
     tokenizer: Any
-    critic: Critic | None = None
+    critic: Any = None
 
     def write(self, folder: Path) -> None:
         """Fills a folder with the policy (a Hugging Face checkpoint) and the state of learner and critic."""
@@ -76,7 +79,7 @@ def make_learner(plan: Plan, checkpoint: Path | None) -> tuple[Learner, Any]:
     else:
         reference = copy.deepcopy(model).requires_grad_(False)
     if settings.kind == "deepspeed":
-        from hgpo.training.deepspeed_learner import DeepSpeedLearner
+        from hgpo.training.on_ranks import DeepSpeedLearner
 
         kind: type[Learner] = DeepSpeedLearner
     else:
@@ -88,13 +91,24 @@ def make_learner(plan: Plan, checkpoint: Path | None) -> tuple[Learner, Any]:
 
 
 def make_critic(plan: Plan, learner: Learner, checkpoint: Path | None) -> Critic | None:
+    """The critic of `ppo`, in the state of `checkpoint` or the start; None for other methods."""
     if plan.estimator != "ppo":
         return None
-    training = plan.training
-    model = learner.model if learner.reference is None else learner.reference
-    if learner.reference is None:
-        raise ConfigError("ppo with adapters: the critic starts from a whole policy", "set training.lora.rank: 0")
-    critic = Critic(model, training.critic, training.token_budget, training.max_gradient_norm, learner.pad)
+    training, machinery = plan.training, plan.model.learner
+    if machinery.kind == "deepspeed":
+        from hgpo.training.on_ranks import DeepSpeedCritic
+
+        kind: type[Critic] = DeepSpeedCritic
+    else:
+        kind = Critic
+    critic = kind(
+        learner.reference,
+        training.critic,
+        training.token_budget,
+        training.max_gradient_norm,
+        learner.pad,
+        machinery,
+    )
     if checkpoint:
         read_state(critic, checkpoint)
     return critic

@@ -1,0 +1,129 @@
+"""A module whose optimizer state, gradients and weights DeepSpeed shards over processes (ZeRO stages 0 to 3)."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hgpo.config.machinery import Learner as Settings
+from hgpo.errors import CheckpointError, ConfigError
+
+
+class Sharded:
+    """One rank's part of `module`; every rank calls the same methods at the same time.
+
+    The process group must be there (`torch.distributed`). Gradients are added up over the backward passes of a step
+    and are the mean over the ranks; their norm is clipped to `max_norm`.
+    Raises ConfigError if DeepSpeed is not installed.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, settings: Settings, learning_rate: float, weight_decay: float, max_norm: float
+    ) -> None:
+        try:
+            import deepspeed
+        except ImportError as error:
+            mend = "install the extra `gpu`: pip install -e '.[gpu]'"
+            raise ConfigError(f"learner.kind deepspeed: {error}", mend) from None
+        self._deepspeed = deepspeed
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        adam = torch.optim.AdamW(self._parameters, lr=learning_rate, weight_decay=weight_decay)
+        half = any(p.dtype == torch.bfloat16 for p in self._parameters)
+        configuration = _configuration(settings, max_norm, half)
+        self._engine, *_ = deepspeed.initialize(
+            model=module, optimizer=adam, config=configuration, dist_init_required=False
+        )
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._engine(*arguments)
+
+    def zero_grad(self) -> None:
+        self._engine.zero_grad()
+
+    def backward(self, loss: torch.Tensor, last: bool) -> None:
+        """last: whether it is the step's last backward pass."""
+        self._engine.set_gradient_accumulation_boundary(is_boundary=last)
+        self._engine.backward(loss)
+
+    def step(self) -> float:
+        """Takes the step; the gradient's norm before it was clipped."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]  # there with stage 0 only
+        plain = torch.nn.utils.get_total_norm(gradients) if gradients else math.nan
+        self._engine.step()
+        norm = self._engine.get_global_grad_norm()
+        return float(plain if norm is None else norm)
+
+    @property
+    def learning_rate(self) -> float:
+        return self._engine.optimizer.param_groups[0]["lr"]
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = value
+
+    def gathered(self, parameter: torch.nn.Parameter) -> AbstractContextManager[None]:
+        """Within it, `parameter` is whole on every rank; needed with stage 3 only."""
+        return self._deepspeed.zero.GatheredParameters([parameter])
+
+    def save(self, folder: Path, tag: str) -> None:
+        self._engine.save_checkpoint(str(folder), tag=tag)
+
+    def load(self, folder: Path, tag: str) -> None:
+        path, _ = self._engine.load_checkpoint(str(folder), tag=tag)
+        if path is None:
+            raise CheckpointError(f"{folder} holds no state of DeepSpeed called {tag}", "start the run anew")
+
+    def close(self) -> None:
+        self._engine.destroy()
+
+
+class OnRanks:
+    """What a learner and a critic do differently when each of several ranks computes a share of the micro-batches.
+
+    Losses are scaled so that the gradient is that of the mean over all ranks, whatever each of them got.
+    """
+
+    sharded: Sharded
+    rank: int
+    ranks: int
+
+    def _join_ranks(self) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+
+    def _begin_step(self) -> None:
+        self.sharded.zero_grad()
+
+    def _backward(self, loss: torch.Tensor, last: bool) -> None:
+        self.sharded.backward(loss, last)
+
+    def _end_step(self, finite: bool) -> float:
+        return self.sharded.step() if finite else math.nan
+
+    def _sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(sums)
+        return sums
+
+
+def _configuration(settings: Settings, max_norm: float, half: bool) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": settings.zero_stage}
+    if settings.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if settings.offload_weights:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return {
+        "train_batch_size": dist.get_world_size(),
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": max_norm,
+        "bf16": {"enabled": half},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 10**9,
+    }
