@@ -94,6 +94,8 @@ def main() -> None:
     judged.append(judge(critic, 2))
     if RANK == "0":
         (folder / f"result-{STAGE}-{DTYPE}.json").write_text(json.dumps({"learner": lines, "critic": judged}))
+    if stage >= 0:
+        torch.distributed.destroy_process_group()
 
 
 def gathered(learner, rows) -> list[np.ndarray]:

@@ -7,35 +7,48 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hgpo.rollout.policy import load_policy, named_weights, save_policy
 
-RANKS = Path(__file__).parent / "ranks.py"
+RANKS, ACCUMULATION = (Path(__file__).parent / name for name in ("ranks.py", "accumulation.py"))
 needs_deepspeed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed here"
 )
 
 
 def learn(folder: Path, stage: int, dtype: str = "float32") -> dict[str, list[dict[str, float]]]:
+    run_ranks(RANKS, 1 if stage < 0 else 2, str(stage), dtype, str(folder))
+    return json.loads((folder / f"result-{stage}-{dtype}.json").read_text())
+
+
+def run_ranks(script: Path, ranks: int, *arguments: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = 1 if stage < 0 else 2
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(RANKS), str(rank), str(ranks), str(port), str(stage), dtype, str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(o[-3000:] for o in outputs)
-    return json.loads((folder / f"result-{stage}-{dtype}.json").read_text())
+    with ExitStack() as opened:
+        # files, not pipes: a pipe that is not read fills up and blocks its rank
+        logs = [opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(ranks)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(script), str(rank), str(ranks), str(port), *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            for rank, log in enumerate(logs)
+        ]
+        try:
+            codes = [process.wait(timeout=300) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        for log in logs:
+            log.seek(0)
+        assert not any(codes), "\n".join(log.read()[-3000:] for log in logs)
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +84,19 @@ def test_every_stage_learns_what_the_plain_learner_and_critic_learn(folder, plai
 
 
 @needs_deepspeed
-def test_bfloat16_learns_nearly_the_same(folder, plain):
-    lines = learn(folder, 2, "bfloat16")
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_bfloat16_learns_nearly_the_same(folder, plain, stage):
+    lines = learn(folder, stage, "bfloat16")
     for ours, theirs in zip(lines["learner"], plain["learner"], strict=True):
         assert ours["loss/policy"] == pytest.approx(theirs["loss/policy"], abs=0.05)
     for ours, theirs in zip(lines["critic"], plain["critic"], strict=True):
         assert ours["loss/value"] == pytest.approx(theirs["loss/value"], rel=0.2, abs=0.05)
     for part in lines.values():
         assert part[2] == part[3]
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_small_gradients_of_bfloat16_weights_add_up(tmp_path, stage):
+    run_ranks(ACCUMULATION, 2, str(stage), str(tmp_path / "norm"))
+    assert float((tmp_path / "norm").read_text()) == pytest.approx(1 + 255 / 512, rel=0.01)  # 1.0 in bfloat16

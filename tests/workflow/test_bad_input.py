@@ -105,6 +105,11 @@ def test_what_would_count_twice_is_refused(section, key, values, said):
 @pytest.mark.parametrize(
     ("section", "values", "said"),
     [
+        (
+            "models",
+            {"tiny": {"dtype": "bfloat16", "learner": {"kind": "deepspeed", "zero_stage": 0}}},
+            "models.tiny: `dtype: bfloat16` needs `learner.zero_stage: 1` or above",
+        ),
         ("models", {"tiny": {"embedded": {"hidden_size": 64, "heads": 3}}}, "hidden_size` .64. has to be `heads` .3."),
         ("models", {"tiny": {"embedded": {"hidden_size": 12, "heads": 4}}}, "times an even number"),
         ("models", {"tiny": {"embedded": {"heads": 4, "key_value_heads": 3}}}, "a multiple of `key_value_heads` .3."),

@@ -120,6 +120,15 @@ class Model(Settings):
         return self
 
     @model_validator(mode="after")
+    def _gradients_add_up(self) -> Model:
+        if self.learner.kind == "deepspeed" and self.learner.zero_stage == 0 and self.dtype != "float32":
+            raise ValueError(
+                f"`dtype: {self.dtype}` needs `learner.zero_stage: 1` or above: with 0 DeepSpeed adds gradients up in "
+                "bfloat16 and loses small ones"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sync_goes_with_placement(self) -> Model:
         sync, colocated = self.engine.sync, self.placement.colocated
         if sync == "reload":

@@ -99,7 +99,8 @@ class Learner(Settings):
     """What computes log-probabilities and takes optimizer steps.
 
     kind: `torch` is one process with one device; `deepspeed` is `placement.learner_ranks` processes.
-    zero_stage: what DeepSpeed shards over the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too.
+    zero_stage: what DeepSpeed shards over the ranks: 0 nothing (float32 weights only), 1 optimizer state, 2 gradients
+        too, 3 weights too.
     offload_optimizer, offload_weights: keep these in host memory (`offload_weights` needs stage 3).
     gradient_checkpointing: compute activations again in the backward pass: less memory, about a fifth slower.
     compile: compile each kind of decoder layer with torch.compile (needs a C++ compiler): the first iteration takes a

@@ -17,6 +17,7 @@ from hgpo.errors import CheckpointError, ConfigError
 class Sharded:
     """One rank's part of `module`; every rank calls the same methods at the same time.
 
+    Weights in bfloat16 need stage 1 or above: below, DeepSpeed adds their gradients up in bfloat16.
     The process group must be there (`torch.distributed`). Gradients are added up over the backward passes of a step
     and are the mean over the ranks; their norm is clipped to `max_norm`.
     Raises ConfigError if DeepSpeed is not installed.
@@ -116,7 +117,9 @@ def _configuration(settings: Settings, max_norm: float, half: bool) -> dict[str,
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     if settings.offload_weights:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
-    return {
+    # Gradients of bfloat16 weights are added up in float32: of many micro-batches the small ones would be rounded away.
+    exact: dict[str, Any] = {"data_types": {"grad_accum_dtype": "fp32"}} if half else {}
+    return exact | {
         "train_batch_size": dist.get_world_size(),
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
