@@ -33,7 +33,7 @@ from typing import Any
 import yaml
 
 from hgpo.config import Config, Run, load_config, plan_baselines, plan_runs
-from hgpo.config.experiment import parse_config
+from hgpo.config.experiment import parse_config, read_yaml
 from hgpo.errors import ConfigError
 from hgpo.files import write_text
 from hgpo.reporting.collect import warm_start_runs
@@ -104,7 +104,7 @@ def read_options() -> argparse.Namespace:
 
 def resolve(file: Path, changes: Iterable[str]) -> tuple[Config, Path]:
     """The configuration with the changes, and the file in the results folder that every command reads."""
-    body = yaml.safe_load(file.read_text(encoding="utf-8"))
+    body = read_yaml(file)
     for change in changes:
         key, _, value = change.partition("=")
         *path, last = key.split(".")

@@ -151,6 +151,14 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path):
         load_config(path)
 
 
+def test_a_key_that_is_there_twice_stops_the_workflow(workspace: Path, snakemake: Snakemake) -> None:
+    path = workspace / "config/twice.yaml"
+    path.write_text((workspace / "config/miniature.yaml").read_text() + "\nname: other\n")
+    result = snakemake("-n", "--configfile", "config/twice.yaml")
+    assert result.returncode != 0
+    assert "config/twice.yaml is not YAML: the key 'name' is there twice" in result.stdout + result.stderr
+
+
 def test_a_path_that_cannot_be_used_is_one_message(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as left:

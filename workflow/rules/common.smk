@@ -9,12 +9,14 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 from snakemake_interface_executor_plugins.settings import ExecMode
 
-from hgpo.config.experiment import ENVIRONMENTS, PROMPTED, SCRIPTED, parse_config
+from hgpo.config.experiment import ENVIRONMENTS, PROMPTED, SCRIPTED, parse_config, read_yaml
 from hgpo.config.runs import Run, plan_baselines, plan_left_out, plan_runs
 from hgpo.errors import HgpoError
 from hgpo.files import sha256_json, write_text
 
 try:
+    for file in workflow.configfiles:
+        read_yaml(file)  # Snakemake takes the last of a key's values without a word
     CONFIG = parse_config(config, " + ".join(str(file) for file in workflow.configfiles))
 except HgpoError as error:
     raise WorkflowError(str(error))

@@ -548,7 +548,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
-        for key, _ in node.value:
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} is there twice", key.start_mark
@@ -562,13 +562,17 @@ def load_config(path: str | Path) -> Config:
 
     Raises ConfigError naming the file, each wrong key, its value and what is allowed there.
     """
+    return parse_config(read_yaml(path), str(path))
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The content of a configuration file. Raises ConfigError if it is missing, no YAML, or has a key twice."""
     try:
-        body = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)
+        return yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"no configuration at {path}", "name an existing file, e.g. config/demo.yaml") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {error}") from None
-    return parse_config(body, str(path))
 
 
 def parse_config(body: Any, source: str = "configuration") -> Config:
