@@ -8,6 +8,7 @@ import pytest
 
 from hgpo.config import ENVIRONMENTS, Config
 from hgpo.config.experiment import parse_config
+from hgpo.envs import preparation
 from hgpo.envs.preparation import MARKER, prepare, verify_data
 from hgpo.errors import DataError
 from hgpo.files import SUMS
@@ -54,9 +55,12 @@ def test_a_changed_byte_of_any_file_is_found(config, environment):
         with pytest.raises(DataError):
             verify_data(config, environment)
         path.write_bytes(content)
-    (missing := folder / SUMS).rename(folder / "elsewhere")
-    assert verify_data(config, environment), "data prepared without hashes are proved as far as the panels go"
-    assert not missing.exists()
+    (folder / SUMS).write_text("")
+    with pytest.raises(DataError, match="SHA256SUMS is not the one that was written"):
+        verify_data(config, environment)
+    (folder / SUMS).unlink()
+    with pytest.raises(DataError, match="SHA256SUMS is not the one that was written"):
+        verify_data(config, environment)
 
 
 def test_the_file_is_named_and_the_mend(config, environment):
@@ -75,6 +79,39 @@ def test_data_of_other_settings_are_refused(config, environment):
     getattr(other.data, environment).seed = 5
     with pytest.raises(DataError, match=f"{MARKER} is of other settings"):
         verify_data(other, environment)
+    config.data.panel_seed = 1
+    with pytest.raises(DataError, match=f"{MARKER} is of other settings"):
+        verify_data(config, environment)
+
+
+@pytest.mark.parametrize("step", ["write_panels", "write_sums", "write_json"])
+def test_an_interruption_after_a_change_of_settings_is_mended_by_the_next_run(config, environment, step, monkeypatch):
+    getattr(config.data, environment).seed = 5
+    config.data.panel_seed = 7
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparation, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config, environment)
+    monkeypatch.undo()
+    assert not (config.data_folder(environment) / MARKER).exists()
+    prepare(config, environment)
+    assert verify_data(config, environment)
+
+
+def test_a_missing_file_is_made_again_or_refused(config, environment):
+    folder = config.data_folder(environment)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (SUMS, MARKER)):
+        content = path.read_bytes()
+        path.unlink()
+        try:
+            prepare(config, environment)
+        except DataError as error:
+            assert str(path) in error.message
+            path.write_bytes(content)
+        assert path.read_bytes() == content
 
 
 def test_preparing_again_changes_nothing_and_never_vouches_for_a_damaged_file(config, environment):

@@ -169,7 +169,7 @@ def test_a_changed_panel_is_refused(shop, tmp_path):
         (lambda f: (f / "model.safetensors").unlink(), "no weights in"),
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
         (lambda f: (f / "tokenizer.json").write_text("{"), "its tokenizer cannot be loaded"),
-        (lambda f: (f / "checkpoint.json").write_text("{"), "checkpoint.json is not JSON"),
+        (lambda f: (f / "checkpoint.json").write_text("{"), "checkpoint.json cannot be read"),
     ],
 )
 def test_a_corrupt_checkpoint_is_named_and_nothing_is_written(shop, tmp_path, damage, said):
@@ -214,6 +214,13 @@ def test_a_checkpoint_that_is_not_what_its_record_says_is_refused(shop, tmp_path
     with pytest.raises(CheckpointError, match="final was changed after it was made: its hash is"):
         shop.evaluate(method, checkpoint=folder)
     assert not list(shop.results.rglob("*.parquet"))
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(CheckpointError, match="was changed after it was made"):
+        shop.evaluate(method, checkpoint=tmp_path / "link")
+    for broken in ("3", "[]", '{"run": {}}' if method == "hgpo" else "{}"):
+        file.write_text(broken)
+        with pytest.raises(CheckpointError, match=f"{file.name} cannot be read"):
+            shop.evaluate(method, checkpoint=folder)
     file.write_text(json.dumps(record | {key: policy_hash(folder)}))
     assert shop.evaluate(method, checkpoint=folder).exists()
 

@@ -145,3 +145,22 @@ def test_the_best_policy_is_kept_and_training_stops_when_nothing_gets_better(exp
     model, tokenizer = load_policy(folder / "best")
     assert model.get_input_embeddings().num_embeddings >= len(tokenizer)
     assert '"iteration": 0' in (folder / "best" / "best.json").read_text()
+
+
+def test_a_run_that_another_process_trains_is_left_alone(experiment):
+    folder = experiment.folder / "results/shop/runs/tiny/webshop/hgpo/K1/seed0"
+    folder.mkdir(parents=True, exist_ok=True)
+    before = sorted(path.name for path in folder.iterdir())
+    hold = (
+        "import sys, time; from filelock import FileLock; l = FileLock(sys.argv[1]); l.acquire(); print(1, flush=True)"
+    )
+    hold += "; time.sleep(60)"
+    command = [sys.executable, "-c", hold, str(folder / ".train.lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        with pytest.raises(HgpoError, match="tiny/webshop/hgpo/K1/seed0 is being trained by another process"):
+            experiment.train()
+        other.kill()
+    assert sorted({path.name for path in folder.iterdir()} - {".train.lock"}) == before
+    experiment.train()
+    assert (folder / "finished.json").exists()

@@ -107,8 +107,19 @@ def test_what_would_count_twice_is_refused(section, key, values, said):
     [
         (
             "models",
-            {"tiny": {"dtype": "bfloat16", "learner": {"kind": "deepspeed", "zero_stage": 0}}},
+            {
+                "tiny": {
+                    "dtype": "bfloat16",
+                    "learner": {"kind": "deepspeed", "zero_stage": 0},
+                    "placement": {"kind": "ray"},
+                }
+            },
             "models.tiny: `dtype: bfloat16` needs `learner.zero_stage: 1` or above",
+        ),
+        (
+            "models",
+            {"tiny": {"learner": {"kind": "deepspeed"}}},
+            "learner.kind: deepspeed` needs `placement.kind: ray`",
         ),
         ("models", {"tiny": {"embedded": {"hidden_size": 64, "heads": 3}}}, "hidden_size` .64. has to be `heads` .3."),
         ("models", {"tiny": {"embedded": {"hidden_size": 12, "heads": 4}}}, "times an even number"),
@@ -148,6 +159,17 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path):
     path = tmp_path / "twice.yaml"
     path.write_text("name: one\nmodels: {tiny: {}}\nmatrix: {models: [tiny]}\ntraining:\n  epochs: 1\n  epochs: 2\n")
     with pytest.raises(ConfigError, match="twice.yaml is not YAML: the key 'epochs' is there twice"):
+        load_config(path)
+
+
+def test_anchors_and_merges_are_no_repetitions(tmp_path):
+    path = tmp_path / "merged.yaml"
+    base = "name: one\nmodels: {tiny: {}}\nmatrix: {models: [tiny]}\nenvironments:\n  alfworld:\n"
+    path.write_text(base + "    training: &a {<<: {iterations: 7}, iterations: 3}\ntraining: {<<: *a, epochs: 2}\n")
+    found = load_config(path)
+    assert (found.training.iterations, found.training.epochs) == (3, 2)
+    path.write_text(base + "    training: {<<: {iterations: 7, iterations: 8}}\n")
+    with pytest.raises(ConfigError, match="the key 'iterations' is there twice"):
         load_config(path)
 
 

@@ -48,7 +48,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "profiles").symlink_to("workflow/profiles")
     (project / ".gitignore").write_text("/results/\n/data/\n/.snakemake/\n.dvc-hgpo.lock\n")
     body = yaml.safe_load((ROOT / "config/miniature.yaml").read_text()) | {"name": "toy"}
-    body["matrix"]["methods"] = ["hgpo"]
+    body["matrix"] |= {"methods": ["hgpo"], "baselines": ["random"]}
     body["dvc"] = {"enabled": True, "remote": str(home / "remote")}
     (project / "toy.yaml").write_text(yaml.safe_dump(body))
     done(project, "git", "init", "--quiet")
@@ -68,6 +68,11 @@ def clone(published: Path, tmp_path: Path) -> Path:
 def test_tables_come_out_again_from_the_pinned_episodes(clone: Path) -> None:
     found = re.search(r"(\d+) of (\d+) tables are as pinned", hgpo(clone, "reproduce", "toy"))
     assert found and found[1] == found[2] and int(found[1]) > 3
+
+
+def test_what_was_fetched_verifies(clone: Path) -> None:
+    hgpo(clone, "pin", "pull", "toy")
+    assert "every table is what the episodes give" in hgpo(clone, "verify", "--config", "results/toy/config.yaml")
 
 
 def test_checkpoints_are_evaluated_again_and_nothing_is_trained(clone: Path) -> None:

@@ -105,7 +105,8 @@ def data_marker(environment):
 
 
 def data_settings(environment):
-    return [CONFIG.data.directory, getattr(CONFIG.data, environment).model_dump(mode="json")]
+    made_from = getattr(CONFIG.data, environment).model_dump(mode="json")
+    return [CONFIG.data.directory, CONFIG.data.panel_seed, made_from]
 
 
 def environment_settings(environment):

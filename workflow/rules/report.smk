@@ -31,6 +31,7 @@ rule tables:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
         gpu=0,
+        slot=1,
     message:
         "Write the results tables"
     shell:
@@ -54,6 +55,7 @@ rule figures:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
         gpu=0,
+        slot=1,
     message:
         "Draw the figures"
     shell:
@@ -103,6 +105,7 @@ rule manifest:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 60 * attempt,
         gpu=0,
+        slot=1,
     message:
         "Record what every file and every table row was made from"
     shell:
@@ -125,6 +128,7 @@ rule viewer:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 60 * attempt,
         gpu=0,
+        slot=1,
     message:
         "Write the page for looking into episodes"
     shell:

@@ -120,6 +120,12 @@ class Model(Settings):
         return self
 
     @model_validator(mode="after")
+    def _ranks_are_placed(self) -> Model:
+        if self.learner.kind == "deepspeed" and self.placement.kind != "ray":
+            raise ValueError("`learner.kind: deepspeed` needs `placement.kind: ray`, which starts its processes")
+        return self
+
+    @model_validator(mode="after")
     def _gradients_add_up(self) -> Model:
         if self.learner.kind == "deepspeed" and self.learner.zero_stage == 0 and self.dtype != "float32":
             raise ValueError(
@@ -546,7 +552,8 @@ class Config(Settings):
 class _Loader(yaml.SafeLoader):
     """Safe YAML in which a key that is there twice is an error: one of its values would be lost without a word."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
@@ -554,7 +561,7 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"the key {key.value!r} is there twice", key.start_mark
                 )
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def load_config(path: str | Path) -> Config:

@@ -25,16 +25,30 @@ def prepare(config: Config, environment: str) -> Path:
     package = environment_package(environment)
     folder = config.data_folder(environment)
     sums, marker = folder / SUMS, folder / MARKER
-    damaged = {path: sha256_file(path) for path in changed_since(sums) if path.is_file()} if sums.exists() else {}
+    again = _is_prepared(config, environment)
+    if not again:  # hashes of other data, or of none that were complete
+        marker.unlink(missing_ok=True)
+        sums.unlink(missing_ok=True)
     package.prepare(getattr(config.data, environment), folder)
     panels = write_panels(folder, environment, config.data.panel_seed)
-    left = [path for path, digest in damaged.items() if path.is_file() and sha256_file(path) == digest]
-    if left:
-        raise DataError(f"{left[0]} is not what was prepared", f"delete {folder} and run `hgpo prepare-data` anew")
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
-    write_sums(sums, [path for path in files if path not in (sums, marker)])
+    damaged = changed_since(sums) if again else []
+    if damaged:
+        raise DataError(f"{damaged[0]} is not what was prepared", f"delete {folder} and run `hgpo prepare-data` anew")
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in (sums, marker)]
+    write_sums(sums, [path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts)])
     write_json(marker, _marker(config, environment, panels))
     return marker
+
+
+def _is_prepared(config: Config, environment: str) -> bool:
+    """Whether the folder holds complete data of these settings, with the hashes that belong to them."""
+    folder = config.data_folder(environment)
+    try:
+        stated = _read_marker(folder / MARKER)
+        whole = stated.get("sums") == sha256_file(folder / SUMS)
+    except (DataError, OSError):
+        return False
+    return whole and stated.items() >= _settings(config, environment).items()
 
 
 def verify_data(config: Config, environment: str) -> dict[str, Panel]:
@@ -44,11 +58,12 @@ def verify_data(config: Config, environment: str) -> dict[str, Panel]:
     """
     folder = config.data_folder(environment)
     panels = verify_panels(folder, environment, full=True)
-    try:
-        stated = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / MARKER} cannot be read: {error}", "run `hgpo prepare-data`") from None
-    if stated != _marker(config, environment, panels):
+    stated, found = _read_marker(folder / MARKER), _marker(config, environment, panels)
+    if stated.get("sums") != found["sums"]:
+        raise DataError(
+            f"{folder / SUMS} is not the one that was written with the data", "run `hgpo prepare-data` anew"
+        )
+    if stated != found:
         raise DataError(
             f"{folder / MARKER} is of other settings or panels than those of this configuration",
             "run `hgpo prepare-data`, or name another data.directory",
@@ -56,12 +71,31 @@ def verify_data(config: Config, environment: str) -> dict[str, Panel]:
     return panels
 
 
+def _read_marker(marker: Path) -> dict[str, Any]:
+    try:
+        stated = json.loads(marker.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{marker} cannot be read: {error}", "delete it and run `hgpo prepare-data`") from None
+    if not isinstance(stated, dict):
+        raise DataError(f"{marker} holds no JSON object", "delete it and run `hgpo prepare-data`")
+    return stated
+
+
 def _marker(config: Config, environment: str, panels: dict[str, Panel]) -> dict[str, Any]:
-    settings = getattr(config.data, environment)
+    sums = config.data_folder(environment) / SUMS
+    return _settings(config, environment) | {
+        "panels": {name: {"hash": panel.hash, "tasks": len(panel)} for name, panel in panels.items()},
+        "sums": sha256_file(sums) if sums.is_file() else "",
+    }
+
+
+def _settings(config: Config, environment: str) -> dict[str, Any]:
+    """What the data of an environment are made from."""
+    settings = getattr(config.data, environment).model_dump(mode="json")
     return {
         "environment": environment,
-        "settings_hash": sha256_json(settings.model_dump(mode="json")),
-        "panels": {name: {"hash": panel.hash, "tasks": len(panel)} for name, panel in panels.items()},
+        "panel_seed": config.data.panel_seed,
+        "settings_hash": sha256_json(settings),
     }
 
 

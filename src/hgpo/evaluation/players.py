@@ -79,6 +79,7 @@ def make_player(config: Config, run: Run, checkpoint: Path | None) -> Player:
                 f"no checkpoint to evaluate as {run.method}",
                 f"name its folder; only the baselines {', '.join((*SCRIPTED, *PROMPTED))} go without",
             )
+        checkpoint = checkpoint.resolve()  # its records lie beside it, whatever it is called here
         _check_belongs(checkpoint, run)
     made: dict[str, Any] = _facts(config, run, protocol, checkpoint, template, reflection)
     if checkpoint is not None:
@@ -210,12 +211,18 @@ def _base_checkpoint(name: str, model: Model) -> Path:
 def _check_belongs(checkpoint: Path, run: Run) -> None:
     """Where training or a warm start left a record with the checkpoint, it has to be of this run."""
     trained, start = _records(checkpoint)
-    if trained:
-        stated = Run(**trained["run"])
+    if trained is not None:
+        try:
+            stated = Run(**trained["run"])
+        except (KeyError, TypeError) as error:
+            raise _unreadable(checkpoint.parent / "finished.json", error) from None
         if stated != run:
             raise CheckpointError(f"{checkpoint} is the checkpoint of the run {stated}, not of {run}", _RIGHT_ONE)
-    elif start:
-        stated_start = tuple(start[key] for key in ("model", "environment", "history"))
+    elif start is not None:
+        try:
+            stated_start = tuple(start[key] for key in ("model", "environment", "history"))
+        except KeyError as error:
+            raise _unreadable(checkpoint / "checkpoint.json", error) from None
         if (*stated_start, "warm_start") != (run.model, run.environment, run.history, run.method):
             raise CheckpointError(
                 f"{checkpoint} is the warm start of {'/'.join(map(str, stated_start[:2]))} with "
@@ -227,26 +234,37 @@ def _check_belongs(checkpoint: Path, run: Run) -> None:
 def _check_unchanged(checkpoint: Path, found: str) -> None:
     """The hash of a checkpoint with a record has to be the one that the record states."""
     trained, start = _records(checkpoint)
-    stated = start.get("hash")
-    if trained:
+    stated = (start or {}).get("hash")
+    if trained is not None:
         stated = trained.get("checkpoint_hash") if checkpoint.name == trained.get("checkpoint") else None
     if stated not in (None, found):
         raise CheckpointError(
-            f"{checkpoint} was changed after it was made: its hash is {found[:12]}, its record says {stated[:12]}",
+            f"{checkpoint} was changed after it was made: its hash is {found[:12]}, its record says {str(stated)[:12]}",
             "restore it from where it is pinned, or make it again",
         )
 
 
-def _records(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What training and the warm start wrote beside a checkpoint: `finished.json`, `checkpoint.json`; {} if none."""
+def _records(checkpoint: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """What training and the warm start wrote beside a checkpoint: `finished.json`, `checkpoint.json`; None: nothing."""
     return _record(checkpoint.parent / "finished.json"), _record(checkpoint / "checkpoint.json")
 
 
-def _record(file: Path) -> dict[str, Any]:
+def _record(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        body = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(body, dict):
+            raise ValueError("no JSON object")
+        return body
     except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}", "restore it, or make the checkpoint again") from None
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{file} cannot be read: {type(error).__name__}: {error}", "restore it, or make the checkpoint again"
+    )
 
 
 _RIGHT_ONE = "name the run's own checkpoint, or evaluate this one as what it is"

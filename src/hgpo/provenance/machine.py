@@ -227,7 +227,7 @@ def models_of(config: Config) -> Iterator[Finding]:
         elif isinstance(try_to_load_from_cache(model.source, "config.json", revision=model.revision), str):
             yield Finding("base", f"model {name}", f"{model.source} in the cache")
         else:
-            mend = "fetch it on a machine with network: hgpo prepare-data (HF_HOME names the cache)"
+            mend = f"fetch it on a machine with network: hgpo fetch-model --model {name} (HF_HOME names the cache)"
             yield Finding("base", f"model {name}", f"{model.source} is not in the cache", mend)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from hgpo.config import Config
+from hgpo.config import SCRIPTED, Config, plan_baselines
 from hgpo.config.experiment import parse_config
 from hgpo.errors import HgpoError
 from hgpo.files import write_text
@@ -35,7 +35,8 @@ def reproduce(name: str, folder: Path, evaluate: bool, cores: int, offline: bool
     pinned = pull(name, folder, offline)
     again = copy_of(pinned, ["checkpoints"] if evaluate else ["checkpoints", "episodes"])
     command = [sys.executable, "-m", "snakemake", "tables", "--configfile", str(again.folder / "config.yaml")]
-    command += ["--cores", str(cores), "--allowed-rules", *(FROM_CHECKPOINTS if evaluate else FROM_EPISODES)]
+    rules = [*FROM_CHECKPOINTS, *_scripted(again)] if evaluate else FROM_EPISODES
+    command += ["--cores", str(cores), "--allowed-rules", *rules]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if result.returncode != 0:
         last = "\n  ".join((result.stderr + result.stdout).strip().splitlines()[-20:])
@@ -50,6 +51,12 @@ def reproduce(name: str, folder: Path, evaluate: bool, cores: int, offline: bool
         else:
             found.differences.append(f"{other} from {table}")
     return found
+
+
+def _scripted(config: Config) -> list[str]:
+    """The rules of the baselines that play by rule: each has its own (`workflow/rules/evaluate.smk`)."""
+    runs = [run for run in plan_baselines(config) if run.method in SCRIPTED]
+    return [f"evaluate_{run.method}_{run.model}_{run.environment}" for run in runs]
 
 
 def copy_of(pinned: Config, parts: list[str]) -> Config:

@@ -62,6 +62,10 @@ def load_tokenizer(folder: str | Path) -> Any:
             f"checkpoint {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}",
             "use the tokenizer that belongs to the model",
         )
+    if not tokenizer.encode("a b", add_special_tokens=False):
+        raise CheckpointError(
+            f"checkpoint {folder}: its tokenizer makes no token of a text", "is its tokenizer.json in the folder?"
+        )
     if tokenizer.eos_token_id is None:
         raise CheckpointError(f"checkpoint {folder}: its tokenizer has no end token", "set `eos_token` in it")
     if tokenizer.pad_token_id is None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hgpo import advantages
@@ -38,8 +41,14 @@ def train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bo
     """Trains one run to its end and returns its `finished.json`; goes on from the newest checkpoint if there is one.
 
     Raises Interrupted (exit code 75) after saving its state when `stopped` has noted a signal, ConfigError if the
-    newest checkpoint was made under another configuration and `allow_config_change` is not set.
+    newest checkpoint was made under another configuration and `allow_config_change` is not set, HgpoError if another
+    process trains the run.
     """
+    with _alone(run, run.folder(config)):
+        return _train(config, run, stopped, allow_config_change)
+
+
+def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bool) -> Path:
     started = time.monotonic()
     plan = make_plan(config, run)
     found = find_checkpoint(run.checkpoint_folder(config), plan.identity, allow_config_change)
@@ -58,6 +67,24 @@ def train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bo
         finally:
             trainer.metrics.close()
     return _finish(plan, progress, time.monotonic() - started)
+
+
+@contextmanager
+def _alone(run: Run, folder: Path) -> Iterator[None]:
+    """Holds the run's lock; the system frees it when this process ends, however it does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".train.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise HgpoError(
+            f"{run} is being trained by another process: it holds {folder / '.train.lock'}",
+            "wait for it or end it; a Slurm job may have outlived the Snakemake that submitted it (squeue)",
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass

@@ -125,6 +125,8 @@ class Catalogue:
     def verify(self) -> None:
         """Compares every file with its checksum. Raises DataError naming the first that differs."""
         for name, entry in self.header["files"].items():
+            if not (self.folder / name).is_file():
+                raise _damaged(self.folder / name, "it is missing")
             if sha256_file(self.folder / name) != entry["sha256"]:
                 raise _damaged(self.folder / name, "its checksum differs")
 
