@@ -96,6 +96,7 @@ def main() -> None:
         (folder / f"result-{STAGE}-{DTYPE}.json").write_text(json.dumps({"learner": lines, "critic": judged}))
     if stage >= 0:
         torch.distributed.destroy_process_group()
+        os._exit(0)  # threads of the process group that are still there may abort an orderly end
 
 
 def gathered(learner, rows) -> list[np.ndarray]:

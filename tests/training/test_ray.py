@@ -44,6 +44,20 @@ def running_ray():
     ray.shutdown()
 
 
+def kill(actor: Any) -> None:
+    """Kills an actor and waits until it is dead: until then it may still answer."""
+    ray.kill(actor)
+    for _ in range(600):
+        try:
+            ray.get(actor.__ray_ready__.remote(), timeout=1)
+        except ray.exceptions.RayActorError:
+            return
+        except ray.exceptions.GetTimeoutError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("the actor outlived its killing")
+
+
 def test_replicas_complete_what_one_engine_completes_even_if_one_dies(policy, tmp_path, monkeypatch):
     model, tokenizer = policy
     save_policy(model, tokenizer, tmp_path / "start")
@@ -57,14 +71,14 @@ def test_replicas_complete_what_one_engine_completes_even_if_one_dies(policy, tm
         local.submit(request)
         engine.submit(request)
     expected = {c.id: c for c in local.poll()}
-    ray.kill(engine._slots[1].actor)
+    kill(engine._slots[1].actor)
     done: dict = {}
     while len(done) < len(wanted):
         done |= {c.id: c for c in engine.poll()}
     assert {n: c.token_ids for n, c in done.items()} == {n: c.token_ids for n, c in expected.items()}
     assert {c.version for c in done.values()} == {4}
     monkeypatch.setattr(ray_engine, "RESTARTS", 1)
-    ray.kill(engine._slots[1].actor)
+    kill(engine._slots[1].actor)
     engine.submit(Request(1, wanted[0].prompt_ids, 0, 1))
     with pytest.raises(HgpoError, match="engine replica 1 died 2 times"):
         while True:
@@ -118,7 +132,7 @@ def test_with_ipc_each_replica_fetches_from_the_rank_beside_it_even_when_started
     learner = cluster.LearnerGroup([start_stub(rank) for rank in range(2)])
     engine = RayEngine(start_stub, 2, 400, 60.0, sync="ipc")
     engine.update_weights(learner, 3)
-    ray.kill(engine._slots[1].actor)
+    kill(engine._slots[1].actor)
     engine.sleep()
     for number, slot in enumerate(engine._slots):
         [(offer, version)] = ray.get(slot.actor.received.remote())
