@@ -31,7 +31,6 @@ rule tables:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
         gpu=0,
-        slot=1,
     message:
         "Write the results tables"
     shell:
@@ -55,7 +54,6 @@ rule figures:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 30 * attempt,
         gpu=0,
-        slot=1,
     message:
         "Draw the figures"
     shell:
@@ -105,7 +103,6 @@ rule manifest:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 60 * attempt,
         gpu=0,
-        slot=1,
     message:
         "Record what every file and every table row was made from"
     shell:
@@ -128,7 +125,6 @@ rule viewer:
         mem_mb=lambda w, attempt: 4000 * attempt,
         runtime=lambda w, attempt: 60 * attempt,
         gpu=0,
-        slot=1,
     message:
         "Write the page for looking into episodes"
     shell:
