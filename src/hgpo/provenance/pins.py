@@ -120,7 +120,15 @@ def contents(config: Config, part: str) -> Iterator[tuple[Path, Path]]:
         for record in model_records(config):
             yield record, Path("models") / record.name
     elif part == "record":
-        names = ("config.yaml", "container.json", "checks", "manifest.json", "tables", "figures")
+        names = (
+            "config.yaml",
+            "container.json",
+            "checks",
+            "manifest.json",
+            "ro-crate-metadata.json",
+            "tables",
+            "figures",
+        )
         for name in names:
             if (results / name).exists() or name == "config.yaml":
                 yield results / name, Path(name)

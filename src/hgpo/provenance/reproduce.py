@@ -54,9 +54,10 @@ def reproduce(name: str, folder: Path, evaluate: bool, cores: int, offline: bool
 
 
 def _scripted(config: Config) -> list[str]:
-    """The rules of the baselines that play by rule: each has its own (`workflow/rules/evaluate.smk`)."""
+    """The rules of the baselines that play by rule, and what they wait for (`workflow/rules/evaluate.smk`)."""
     runs = [run for run in plan_baselines(config) if run.method in SCRIPTED]
-    return [f"evaluate_{run.method}_{run.model}_{run.environment}" for run in runs]
+    own = [f"evaluate_{run.method}_{run.model}_{run.environment}" for run in runs]
+    return ["check_environment", *own] if own else []
 
 
 def copy_of(pinned: Config, parts: list[str]) -> Config:
