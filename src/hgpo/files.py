@@ -63,6 +63,14 @@ def write_json(path: str | Path, value: Any, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True) + "\n")
 
 
+def read_object(path: str | Path) -> dict[str, Any]:
+    """The JSON object of a file. Raises OSError if it cannot be read, ValueError if it holds something else."""
+    body = json.loads(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(body, dict):
+        raise ValueError("it holds no JSON object")
+    return body
+
+
 def sha256_file(path: str | Path) -> str:
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

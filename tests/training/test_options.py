@@ -98,12 +98,11 @@ def test_the_entropy_bonus_raises_entropy(policy):
 
 def test_small_steps_of_bfloat16_weights_add_up():
     weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-    optimizer = Optimizer([weight], learning_rate=1e-4, weight_decay=0.0)
+    optimizer = Optimizer([weight], learning_rate=1e-4, weight_decay=0.0, max_norm=1.0)
     for _ in range(100):
         optimizer.zero_grad()
-        weight.sum().backward()
-        optimizer.accumulate()
-        optimizer.step(1.0)
+        optimizer.backward(weight.sum())
+        optimizer.step()
     assert float(weight) == pytest.approx(0.99, abs=0.004)  # each single step is far below its resolution
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from hgpo.config import Config
 from hgpo.envs import environment_package, expert_for, open_environment
 from hgpo.envs.panels import verify_panels, write_panels
 from hgpo.errors import DataError, EnvironmentFailure
-from hgpo.files import SUMS, changed_since, sha256_file, sha256_json, write_json, write_sums
+from hgpo.files import SUMS, changed_since, read_object, sha256_file, sha256_json, write_json, write_sums
 from hgpo.tasks import Panel, Task
 
 MARKER = "prepared.json"
@@ -31,11 +30,11 @@ def prepare(config: Config, environment: str) -> Path:
         sums.unlink(missing_ok=True)
     package.prepare(getattr(config.data, environment), folder)
     panels = write_panels(folder, environment, config.data.panel_seed)
-    damaged = changed_since(sums) if again else []
-    if damaged:
+    if again and (damaged := changed_since(sums)):
         raise DataError(f"{damaged[0]} is not what was prepared", f"delete {folder} and run `hgpo prepare-data` anew")
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in (sums, marker)]
-    write_sums(sums, [path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts)])
+    if not again:
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        write_sums(sums, [path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts)])
     write_json(marker, _marker(config, environment, panels))
     return marker
 
@@ -73,12 +72,9 @@ def verify_data(config: Config, environment: str) -> dict[str, Panel]:
 
 def _read_marker(marker: Path) -> dict[str, Any]:
     try:
-        stated = json.loads(marker.read_text(encoding="utf-8"))
+        return read_object(marker)
     except (OSError, ValueError) as error:
         raise DataError(f"{marker} cannot be read: {error}", "delete it and run `hgpo prepare-data`") from None
-    if not isinstance(stated, dict):
-        raise DataError(f"{marker} holds no JSON object", "delete it and run `hgpo prepare-data`")
-    return stated
 
 
 def _marker(config: Config, environment: str, panels: dict[str, Panel]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from hgpo.envs.base import Environment
 from hgpo.envs.pool import Pool
 from hgpo.errors import CheckpointError, ConfigError
 from hgpo.evaluation.baselines import Reflexion, action_alone, make_script, play_script, script_hash, thought_and_action
-from hgpo.files import sha256_json
+from hgpo.files import read_object, sha256_json
 from hgpo.rollout.collector import Collector, Job
 from hgpo.rollout.episode import Episode
 from hgpo.tasks import Task
@@ -253,10 +252,7 @@ def _record(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        body = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(body, dict):
-            raise ValueError("no JSON object")
-        return body
+        return read_object(file)
     except ValueError as error:
         raise _unreadable(file, error) from None
 

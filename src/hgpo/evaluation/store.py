@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hgpo.errors import DataError
-from hgpo.files import atomic_path, write_json
+from hgpo.files import atomic_path, read_object, write_json
 from hgpo.rollout.episode import Episode
 from hgpo.tasks import Panel
 
@@ -378,10 +378,7 @@ def _check_tasks(frame: pd.DataFrame, panels: Mapping[str, Panel]) -> None:
 
 def _read_part(path: Path) -> dict[str, Any]:
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(body, dict):
-            raise ValueError("it holds no JSON object")
-        return body
+        return read_object(path)
     except ValueError as error:
         raise DataError(
             f"{path} is not readable: {error}", f"delete {path.parent} and run the evaluation again"

@@ -15,6 +15,7 @@ from hgpo.config import Config, Run, plan_runs
 from hgpo.errors import DataError
 from hgpo.evaluation.statistics import Array
 from hgpo.evaluation.store import Episodes, load_episodes
+from hgpo.files import read_object
 from hgpo.tasks import Panel, load_panel
 
 WARM_START = "warm_start"
@@ -116,14 +117,11 @@ def read_metrics(path: Path) -> pd.DataFrame | None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object of a file, or None if it does not exist. Raises DataError if it is unreadable."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}", "delete it and run its step again") from None
-    if not isinstance(body, dict):
-        raise DataError(f"{path} holds no JSON object", "delete it and run its step again")
-    return body
 
 
 def warm_start_runs(config: Config) -> list[Run]:

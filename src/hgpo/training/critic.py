@@ -43,8 +43,6 @@ class Critic:
     machinery: how the learner beside it is run. rank, ranks: as of `hgpo.training.learner.Learner`.
     """
 
-    rank, ranks = 0, 1
-
     def __init__(
         self,
         policy: Any,
@@ -61,6 +59,7 @@ class Critic:
         if self.machinery.gradient_checkpointing:
             self.model.trunk.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.optimizer = self._make_optimizer()
+        self.rank, self.ranks = self.optimizer.rank, self.optimizer.ranks
 
     def values(self, rows: Sequence[Row]) -> np.ndarray:
         """The value of each step, shape (steps,), float32."""
@@ -72,7 +71,7 @@ class Critic:
         """This rank's part of them, by row index."""
         prompts = [_prompt(row) for row in rows]
         result: dict[int, float] = {}
-        for indices, _ in self._share(micro_batches(prompts, self._token_budget, PADDING)):
+        for indices, _ in share_of(micro_batches(prompts, self._token_budget, PADDING), self.rank, self.ranks):
             result.update(zip(indices, self._values([prompts[i] for i in indices]).tolist(), strict=True))
         return result
 
@@ -114,19 +113,19 @@ class Critic:
 
     def _step(self, prompts: list[Row], returns: np.ndarray, old_values: np.ndarray) -> float:
         """One optimizer step; the mean loss of all its steps, over all ranks."""
-        share = self._share(micro_batches(prompts, self._token_budget, PADDING))
+        share = share_of(micro_batches(prompts, self._token_budget, PADDING), self.rank, self.ranks)
         total = torch.zeros((), device=self._device)
-        self._begin_step()
+        self.optimizer.zero_grad()
         for number, (indices, counts) in enumerate(share):
             values = self._values([prompts[i] for i in indices])
             wanted, old = (
                 torch.as_tensor(a[indices], dtype=torch.float32, device=values.device) for a in (returns, old_values)
             )
             loss = value_loss(values, old, wanted, self.settings.clip).sum() / len(prompts) * float(counts)
-            self._backward(loss * self.ranks, number == len(share) - 1)
+            self.optimizer.backward(loss * self.ranks, number == len(share) - 1)
             total += loss.detach()
-        mean = float(self._sum_over_ranks(total))
-        if not math.isfinite(self._end_step(math.isfinite(mean))):
+        mean = float(self.optimizer.sum_over_ranks(total))
+        if not math.isfinite(mean) or not math.isfinite(self.optimizer.step()):
             raise HgpoError("the critic's loss or gradient is not finite", "lower training.critic.learning_rate")
         return mean
 
@@ -137,26 +136,10 @@ class Critic:
     # -- what critics of several ranks do differently ------------------------------------------------------------
 
     def _make_optimizer(self) -> Any:
-        return Optimizer(self.model.parameters(), self.settings.learning_rate, 0.0)
-
-    def _share(self, batches: list[list[int]]) -> list[tuple[list[int], bool]]:
-        return share_of(batches, self.rank, self.ranks)
+        return Optimizer(self.model.parameters(), self.settings.learning_rate, 0.0, self.max_gradient_norm)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         return self.model(batch)
-
-    def _begin_step(self) -> None:
-        self.optimizer.zero_grad()
-
-    def _backward(self, loss: torch.Tensor, last: bool) -> None:
-        loss.backward()
-        self.optimizer.accumulate()
-
-    def _end_step(self, finite: bool) -> float:
-        return self.optimizer.step(self.max_gradient_norm) if finite else math.nan
-
-    def _sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
-        return sums
 
 
 def _prompt(row: Row) -> Row:

@@ -51,8 +51,6 @@ class Learner:
     rank, ranks: which of how many learner processes this is; each computes its share of the micro-batches.
     """
 
-    rank, ranks = 0, 1
-
     def __init__(
         self,
         model: Any,
@@ -71,6 +69,7 @@ class Learner:
             for policy in (model, reference):
                 compile_layers(policy)
         self.optimizer = self._make_optimizer()
+        self.rank, self.ranks = self.optimizer.rank, self.optimizer.ranks
 
     def log_probs(self, rows: Sequence[Row], model: Any = None) -> list[np.ndarray]:
         """Log-probabilities of every row's response under `model` (default: the policy), in row order."""
@@ -93,7 +92,7 @@ class Learner:
         """This rank's part of them, by row index."""
         model = model or self.model
         result: dict[int, np.ndarray] = {}
-        for indices, _ in self._share(micro_batches(rows, self.training.token_budget, PADDING)):
+        for indices, _ in share_of(micro_batches(rows, self.training.token_budget, PADDING), self.rank, self.ranks):
             chosen = [rows[i] for i in indices]
             with self._memory("log-probabilities"):
                 batch = make_batch(chosen, self.pad, self.device, self._least_rows)
@@ -137,16 +136,16 @@ class Learner:
         rows = [sample.row for sample in samples]
         tokens = sum(len(row.response_ids) for row in rows)
         batches = micro_batches(rows, self.training.token_budget, PADDING)
-        share = self._share(batches)
+        share = share_of(batches, self.rank, self.ranks)
         sums = torch.zeros(len(SUMS), device=self.device)
-        self._begin_step()
+        self.optimizer.zero_grad()
         for number, (indices, counts) in enumerate(share):
             with self._memory("update"):
                 loss, part = self._micro_loss([samples[i] for i in indices])
-                self._backward(loss.sum() * (float(counts) * self.ranks / tokens), number == len(share) - 1)
+                self.optimizer.backward(loss.sum() * (float(counts) * self.ranks / tokens), number == len(share) - 1)
             sums += part * float(counts)
-        totals = dict(zip(SUMS, self._sum_over_ranks(sums).tolist(), strict=True))
-        norm = self._end_step(all(math.isfinite(value) for value in totals.values()))
+        totals = dict(zip(SUMS, self.optimizer.sum_over_ranks(sums).tolist(), strict=True))
+        norm = self.optimizer.step() if all(math.isfinite(value) for value in totals.values()) else math.nan
         if not math.isfinite(norm):
             raise HgpoError(
                 "the loss or its gradient is not finite",
@@ -184,30 +183,16 @@ class Learner:
     # -- what learners of several ranks do differently -----------------------------------------------------------
 
     def _make_optimizer(self) -> Any:
-        parameters = self.model.parameters()
-        return Optimizer(parameters, self.training.learning_rate, self.training.weight_decay)
-
-    def _share(self, batches: list[list[int]]) -> list[tuple[list[int], bool]]:
-        return share_of(batches, self.rank, self.ranks)
+        training = self.training
+        return Optimizer(
+            self.model.parameters(), training.learning_rate, training.weight_decay, training.max_gradient_norm
+        )
 
     def _score(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return response_log_probs(self.model, batch, self.training.temperature)
 
     def _forward(self, model: Any, batch: Any) -> torch.Tensor:
         return response_log_probs(model, batch, self.training.temperature, with_entropy=False)[0]
-
-    def _begin_step(self) -> None:
-        self.optimizer.zero_grad()
-
-    def _backward(self, loss: torch.Tensor, last: bool) -> None:
-        loss.backward()
-        self.optimizer.accumulate()
-
-    def _end_step(self, finite: bool) -> float:
-        return self.optimizer.step(self.training.max_gradient_norm) if finite else math.nan
-
-    def _sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
-        return sums
 
     # -- state ---------------------------------------------------------------------------------------------------
 

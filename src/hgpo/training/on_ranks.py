@@ -14,7 +14,7 @@ from hgpo.training.batches import Batch
 from hgpo.training.critic import Critic
 from hgpo.training.learner import Learner
 from hgpo.training.loss import response_log_probs
-from hgpo.training.sharded import OnRanks, Sharded
+from hgpo.training.sharded import Sharded
 
 LEARNER_TAG, CRITIC_TAG = "deepspeed", "critic"
 
@@ -30,28 +30,29 @@ class Scorer(torch.nn.Module):
         return response_log_probs(self.policy, batch, temperature, with_entropy)
 
 
-class DeepSpeedLearner(OnRanks, Learner):
-    """One rank of the learner; every rank calls the same methods with the same arguments at the same time."""
+class DeepSpeedLearner(Learner):
+    """One rank of the learner; every rank calls the same methods with the same arguments at the same time.
+
+    Losses are scaled so that the gradient is that of the mean over all ranks, whatever each of them got.
+    """
 
     def _make_optimizer(self) -> Sharded:
-        self._join_ranks()
         training = self.training
-        self.sharded = Sharded(
+        return Sharded(
             Scorer(self.model),
             self.settings,
             training.learning_rate,
             training.weight_decay,
             training.max_gradient_norm,
         )
-        return self.sharded
 
     def _score(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.sharded(batch, self.training.temperature, True)
+        return self.optimizer(batch, self.training.temperature, True)
 
     def _forward(self, model: Any, batch: Batch) -> torch.Tensor:
         if model is not self.model:
             return super()._forward(model, batch)
-        return self.sharded(batch, self.training.temperature, False)[0]
+        return self.optimizer(batch, self.training.temperature, False)[0]
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All ranks have to take the weights one after the other; with stage 3 each is gathered for that moment."""
@@ -59,7 +60,7 @@ class DeepSpeedLearner(OnRanks, Learner):
             yield from named_weights(self.model)
             return
         for name, parameter in self.model.named_parameters():
-            with self.sharded.gathered(parameter):
+            with self.optimizer.gathered(parameter):
                 yield name, parameter.detach()
 
     def write_policy(self, folder: Path) -> None:
@@ -73,28 +74,26 @@ class DeepSpeedLearner(OnRanks, Learner):
         dist.barrier()
 
     def write_state(self, folder: Path) -> None:
-        self.sharded.save(folder, LEARNER_TAG)
+        self.optimizer.save(folder, LEARNER_TAG)
 
     def read_state(self, folder: Path) -> None:
-        self.sharded.load(folder, LEARNER_TAG)
+        self.optimizer.load(folder, LEARNER_TAG)
 
     def close(self) -> None:
-        self.sharded.close()
+        self.optimizer.close()
 
 
-class DeepSpeedCritic(OnRanks, Critic):
+class DeepSpeedCritic(Critic):
     """One rank of the critic, as `DeepSpeedLearner` is one of the learner."""
 
     def _make_optimizer(self) -> Sharded:
-        self._join_ranks()
-        self.sharded = Sharded(self.model, self.machinery, self.settings.learning_rate, 0.0, self.max_gradient_norm)
-        return self.sharded
+        return Sharded(self.model, self.machinery, self.settings.learning_rate, 0.0, self.max_gradient_norm)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
-        return self.sharded(batch)
+        return self.optimizer(batch)
 
     def write_state(self, folder: Path) -> None:
-        self.sharded.save(folder, CRITIC_TAG)
+        self.optimizer.save(folder, CRITIC_TAG)
 
     def read_state(self, folder: Path) -> None:
-        self.sharded.load(folder, CRITIC_TAG)
+        self.optimizer.load(folder, CRITIC_TAG)

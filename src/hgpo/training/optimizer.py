@@ -12,10 +12,15 @@ class Optimizer:
     """AdamW on float32 copies of the weights; weights that are float32 themselves are their own copies.
 
     A step of 1e-6 of a bfloat16 weight would be rounded away; the copies add the steps up. Gradients are added up in
-    float32, too, by `accumulate` after each backward pass.
+    float32, too, and clipped to the norm `max_norm`. `hgpo.training.sharded.Sharded` is the same for several processes.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], learning_rate: float, weight_decay: float) -> None:
+    rank, ranks = 0, 1
+
+    def __init__(
+        self, parameters: Iterable[torch.nn.Parameter], learning_rate: float, weight_decay: float, max_norm: float
+    ) -> None:
+        self._max_norm = max_norm
         self.weights = [p for p in parameters if p.requires_grad]
         self._copies = [p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float()) for p in self.weights]
         fused = all(p.is_cuda for p in self.weights)
@@ -34,24 +39,27 @@ class Optimizer:
         for weight, copy in zip(self.weights, self._copies, strict=True):
             weight.grad = copy.grad = None
 
-    def accumulate(self) -> None:
-        """Moves the gradients of a backward pass to the copies."""
+    def backward(self, loss: torch.Tensor, last: bool = True) -> None:
+        """Adds the gradient of `loss` to the step's. last: whether it is the step's last backward pass."""
+        loss.backward()
         for weight, copy in zip(self.weights, self._copies, strict=True):
             if copy is not weight and weight.grad is not None:
                 copy.grad = weight.grad.float() if copy.grad is None else copy.grad.add_(weight.grad)
                 weight.grad = None
 
     @torch.no_grad()
-    def step(self, max_norm: float) -> float:
-        """Clips the gradient to `max_norm` and takes the step. Returns the norm before; nothing is done if it is not
-        finite."""
-        norm = float(torch.nn.utils.clip_grad_norm_(self._copies, max_norm))
+    def step(self) -> float:
+        """Takes the step; the gradient's norm before it was clipped. Nothing is done if that is not finite."""
+        norm = float(torch.nn.utils.clip_grad_norm_(self._copies, self._max_norm))
         if norm == norm and norm != float("inf"):
             self._adam.step()
             for weight, copy in zip(self.weights, self._copies, strict=True):
                 if copy is not weight:
                     weight.copy_(copy)
         return norm
+
+    def sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
+        return sums
 
     def state_dict(self) -> dict[str, Any]:
         copies = [c.detach() for w, c in zip(self.weights, self._copies, strict=True) if c is not w]

@@ -31,6 +31,7 @@ class Sharded:
         except ImportError as error:
             mend = "install the extra `gpu`: pip install -e '.[gpu]'"
             raise ConfigError(f"learner.kind deepspeed: {error}", mend) from None
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self._deepspeed = deepspeed
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         adam = torch.optim.AdamW(self._parameters, lr=learning_rate, weight_decay=weight_decay)
@@ -80,35 +81,12 @@ class Sharded:
         if path is None:
             raise CheckpointError(f"{folder} holds no state of DeepSpeed called {tag}", "start the run anew")
 
-    def close(self) -> None:
-        self._engine.destroy()
-
-
-class OnRanks:
-    """What a learner and a critic do differently when each of several ranks computes a share of the micro-batches.
-
-    Losses are scaled so that the gradient is that of the mean over all ranks, whatever each of them got.
-    """
-
-    sharded: Sharded
-    rank: int
-    ranks: int
-
-    def _join_ranks(self) -> None:
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-
-    def _begin_step(self) -> None:
-        self.sharded.zero_grad()
-
-    def _backward(self, loss: torch.Tensor, last: bool) -> None:
-        self.sharded.backward(loss, last)
-
-    def _end_step(self, finite: bool) -> float:
-        return self.sharded.step() if finite else math.nan
-
-    def _sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
+    def sum_over_ranks(self, sums: torch.Tensor) -> torch.Tensor:
         dist.all_reduce(sums)
         return sums
+
+    def close(self) -> None:
+        self._engine.destroy()
 
 
 def _configuration(settings: Settings, max_norm: float, half: bool) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def fine_tune(
 
     show: called with the number of updates done, `settings.candidates` times at equal distances, last at the end.
     """
-    optimizer = Optimizer(model.parameters(), settings.learning_rate, weight_decay=0.01)
+    optimizer = Optimizer(model.parameters(), settings.learning_rate, weight_decay=0.01, max_norm=1.0)
     batches = micro_batches(rows, settings.token_budget)
     total = max(1, math.ceil(settings.epochs * len(batches)))
     order = [
@@ -101,10 +101,9 @@ def fine_tune(
         batch = make_batch([rows[i] for i in batches[index]], pad, model.device)
         loss = imitation_loss(model, batch, settings.prompt_weight)
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.accumulate()
+        optimizer.backward(loss)
         recent = [*recent[-19:], float(loss.detach())]
-        if not math.isfinite(recent[-1]) or not math.isfinite(optimizer.step(1.0)):
+        if not math.isfinite(recent[-1]) or not math.isfinite(optimizer.step()):
             raise HgpoError("the warm start's loss is not finite", "lower warm_start.learning_rate")
         if show and number + 1 in shown:
             model.eval()
