@@ -162,7 +162,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--offload", action="store_true", help="optimizer state in host memory")
     parser.add_argument("--gradient-checkpointing", action="store_true")
     parser.add_argument("--compile", action="store_true", help="learner.compile")
-    parser.add_argument("--sync", choices=["reload", "ipc"], default="reload", help="engine.sync of several GPUs")
+    parser.add_argument("--sync", choices=["reload", "ipc", "nccl"], default="reload", help="engine.sync, several GPUs")
+    parser.add_argument("--separate", action="store_true", help="half of the GPUs for engines, half for learner ranks")
     parser.add_argument("--old-log-probs", choices=["recompute", "engine", "corrected"], default="recompute")
     parser.add_argument("--gpu-memory", type=float, default=0.4)
     parser.add_argument("--tasks", type=int, default=16)
@@ -219,6 +220,8 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
     if on_gpu:
         torch.cuda.empty_cache()
     several = options.gpus > 1
+    each = options.gpus // 2 if options.separate else max(1, options.gpus)  # of engines, and of learner ranks
+    placement = {"kind": "ray", "learner_ranks": each, "colocated": not options.separate}
     config = parse_config(
         {
             "name": "benchmark",
@@ -231,7 +234,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                     "gpus": options.gpus if on_gpu else 0,
                     "engine": {
                         "kind": options.engine,
-                        "replicas": max(1, options.gpus),
+                        "replicas": each,
                         "gpu_memory": options.gpu_memory,
                         "sync": options.sync,
                     },
@@ -242,7 +245,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "gradient_checkpointing": options.gradient_checkpointing,
                         "compile": options.compile,
                     },
-                    "placement": {"kind": "ray", "learner_ranks": options.gpus} if several else {},
+                    "placement": placement if several else {},
                 }
             },
             "matrix": {"models": ["model"], "environments": ["alfworld"], "methods": ["hgpo"], "history": [2]},

@@ -237,6 +237,8 @@ class RayEngine:
         if self.sync == "nccl":
             self._broadcast(model)
             return
+        for slot in self._slots:
+            slot.updated = None  # shared memory never holds two versions
         if self.sync == "ipc":
             weights = model.offers()
         elif hasattr(model, "packed_weights"):  # in Ray's shared memory already
