@@ -25,7 +25,8 @@ import platform
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,15 @@ from hgpo.envs.panels import verified_panel
 from hgpo.envs.pool import Pool
 from hgpo.rollout.engines import Completion, Request
 from hgpo.rollout.policy import save_policy
+from hgpo.training import loop
 from hgpo.training.batches import Row
 from hgpo.training.checkpoint import Progress
 from hgpo.training.embedded import train_tokenizer
+from hgpo.training.journal import Journal
 from hgpo.training.learner import Sample
 from hgpo.training.loop import Trainer
 from hgpo.training.machines import Machines, open_machines
+from hgpo.training.metrics import Clock
 from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
 from hgpo.training.signals import StopSignal
@@ -106,6 +110,17 @@ class LockStep:
     def clear(self) -> None:
         self.inner.clear()
         self._open = 0
+
+
+class Phases(Clock):
+    """A clock that says when a phase has ended: what was reached is seen even if the iteration does not end."""
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        with super().__call__(phase):
+            yield
+        print(f"  {phase}: {time.perf_counter() - begin:.1f} s", flush=True)
 
 
 class Report:
@@ -382,7 +397,8 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
         return
     factory = environment_factory(RUN.environment, plan.config.data_folder(RUN.environment))
     with Pool(factory, workers=options.workers, group_size=options.rollouts) as pool:
-        trainer = Trainer(plan, machines, pool, Progress(), StopSignal())
+        loop.Clock = Phases  # type: ignore[misc]
+        trainer = Trainer(plan, machines, pool, Progress(), StopSignal(), Journal(plan.folder / "train.log"))
         if "iteration" in options.parts:
             with_steps(trainer, options.warm_up_steps, options.uneven, options)
             report.measure("warm-up", lambda: time_iteration(trainer, 0, options))

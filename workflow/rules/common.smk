@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 from snakemake.exceptions import WorkflowError
+from snakemake.jobs import GroupJob
 from snakemake.utils import validate
 from snakemake_interface_executor_plugins.settings import ExecMode
 
@@ -42,6 +43,19 @@ if workflow.exec_mode == ExecMode.DEFAULT:  # said once, not again by every job
 
 # The early warning before a time limit (USR1) is for the training command: Snakemake itself must survive it.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+def name_the_reason(log_error):
+    """Snakemake keeps the reason to itself when several jobs share a Slurm job that cannot be submitted or fails."""
+
+    def wrapped(group, msg=None, **details):
+        if msg:
+            logger.error(f"Error in group {group.name}: {msg}")
+        log_error(group, msg, **details)
+
+    return wrapped
+
+
+GroupJob.log_error = name_the_reason(GroupJob.log_error)
 
 # Jobs may have no network: the hub is asked by `hgpo fetch-model` only.
 BEFORE = "export HF_HUB_OFFLINE=1; "
@@ -90,6 +104,12 @@ def of_run(pattern):
 def settings_of(*sections):
     """Short hash of the settings a job depends on: the job is done again when they change, not when others do."""
     return sha256_json(sections)[:16]
+
+
+def grown(amount):
+    """Memory or time of a rule: twice as much when a job is submitted again, and not more the third time; a failure
+    has other reasons, too. amount: a number, or a function of the wildcards."""
+    return lambda w, attempt: min(attempt, 2) * (amount(w) if callable(amount) else amount)
 
 
 def gpus_of(model):

@@ -12,8 +12,8 @@ rule container:
         None
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(60),
         gpu=0,
     params:
         settings=settings_of(CONFIG.containers.model_dump(mode="json")),

@@ -10,8 +10,8 @@ rule prepare_data:
         of_run("benchmarks/prepare_data/{environment}.tsv")
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(60),
         gpu=0,
     params:
         settings=lambda w: settings_of(data_settings(w.environment)),
@@ -32,8 +32,8 @@ rule fetch_model:
         None
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 240 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(240),
         gpu=0,
     params:
         settings=lambda w: settings_of(CONFIG.models[w.model].source, CONFIG.models[w.model].revision),
@@ -59,8 +59,8 @@ rule check_environment:
         of_run("benchmarks/check_environment/{environment}.tsv")
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(30),
         gpu=0,
     params:
         settings=lambda w: settings_of(environment_settings(w.environment)),

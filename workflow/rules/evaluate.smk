@@ -78,8 +78,8 @@ rule evaluate:
         MODEL_IMAGE
     threads: lambda w: max(1, 8 * min(1, gpus_of(w.model)))
     resources:
-        mem_mb=lambda w, attempt: attempt * (4000 + 60000 * min(1, gpus_of(w.model))),
-        runtime=lambda w, attempt: 240 * attempt,
+        mem_mb=grown(lambda w: 4000 + 60000 * min(1, gpus_of(w.model))),
+        runtime=grown(240),
         gpu=lambda w: min(1, gpus_of(w.model)),
         slot=1,
     params:
@@ -113,8 +113,8 @@ for scripted in [run for run in BASELINES if run.method in SCRIPTED]:
             "baselines"
         threads: 1
         resources:
-            mem_mb=lambda w, attempt: 4000 * attempt,
-            runtime=lambda w, attempt: 60 * attempt,
+            mem_mb=grown(4000),
+            runtime=grown(60),
             gpu=0,
             slot=1,
         params:

@@ -18,8 +18,8 @@ rule pin:
         None
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 240 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(240),
         gpu=0,
     params:
         settings=settings_of(CONFIG.dvc.model_dump(mode="json")),

@@ -28,9 +28,10 @@ rule tables:
         "results"
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(30),
         gpu=0,
+        slot=1,
     message:
         "Write the results tables"
     shell:
@@ -51,9 +52,10 @@ rule figures:
         "results"
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(30),
         gpu=0,
+        slot=1,
     message:
         "Draw the figures"
     shell:
@@ -75,8 +77,8 @@ rule report:
         None
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 30 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(30),
         gpu=0,
     message:
         "Write the report"
@@ -96,12 +98,10 @@ rule manifest:
         of_run("logs/manifest.log"),
     benchmark:
         of_run("benchmarks/manifest.tsv")
-    group:
-        "results"
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(60),
         gpu=0,
     message:
         "Record what every file and every table row was made from"
@@ -122,9 +122,10 @@ rule viewer:
         "results"
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: 4000 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
+        mem_mb=grown(4000),
+        runtime=grown(60),
         gpu=0,
+        slot=1,
     message:
         "Write the page for looking into episodes"
     shell:

@@ -23,8 +23,8 @@ rule warm_start:
         MODEL_IMAGE
     threads: lambda w: max(1, 8 * gpus_of(w.model))
     resources:
-        mem_mb=lambda w, attempt: attempt * (4000 + 60000 * gpus_of(w.model)),
-        runtime=lambda w, attempt: 240 * attempt,
+        mem_mb=grown(lambda w: 4000 + 60000 * gpus_of(w.model)),
+        runtime=grown(240),
         gpu=lambda w: gpus_of(w.model),
     params:
         settings=lambda w: settings_of(start_settings(w.model, w.environment, w.history)),
@@ -48,8 +48,8 @@ rule train:
         MODEL_IMAGE
     threads: lambda w: max(1, 8 * gpus_of(w.model))
     resources:
-        mem_mb=lambda w, attempt: attempt * (4000 + 60000 * gpus_of(w.model)),
-        runtime=lambda w, attempt: 1440 * attempt,
+        mem_mb=grown(lambda w: 4000 + 60000 * gpus_of(w.model)),
+        runtime=grown(1440),
         gpu=lambda w: gpus_of(w.model),
         nodes=lambda w: nodes_of(w.model),
         tasks=lambda w: 0 if gpus_of(w.model) else nodes_of(w.model),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from hgpo.rollout.policy import policy_hash
 from hgpo.tasks import draw_tasks
 from hgpo.training.batches import Row
 from hgpo.training.checkpoint import Progress, find_checkpoint, list_checkpoints, save_checkpoint, written_whole
+from hgpo.training.journal import Journal, in_words, this_process
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, open_machines
 from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise
@@ -44,24 +44,33 @@ def train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bo
     newest checkpoint was made under another configuration and `allow_config_change` is not set, HgpoError if another
     process trains the run.
     """
-    with _alone(run, run.folder(config)):
-        return _train(config, run, stopped, allow_config_change)
+    folder = run.folder(config)
+    with _alone(run, folder):
+        journal = Journal(folder / "train.log")
+        try:
+            finished = _train(config, run, stopped, allow_config_change, journal)
+        except BaseException as error:
+            journal.note(f"ended: {type(error).__name__}: {error}")
+            raise
+        journal("finished")
+        return finished
 
 
-def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bool) -> Path:
+def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bool, journal: Journal) -> Path:
     started = time.monotonic()
     plan = make_plan(config, run)
     found = find_checkpoint(run.checkpoint_folder(config), plan.identity, allow_config_change)
     path, progress, changes = found or (None, Progress(), [])
+    journal(f"{run}: {this_process()}: {f'goes on from {path}' if path else 'starts'}")
     for change in changes:
-        print(f"{run}: configuration changed: {change}", file=sys.stderr)
+        journal(f"{run}: configuration changed: {change}")
     factory = environment_factory(run.environment, config.data_folder(run.environment))
     training = plan.training
     with (
         open_machines(plan, path, progress.iteration) as machines,
         Pool(factory, workers=training.environment_workers, group_size=training.rollouts_per_task) as pool,
     ):
-        trainer = Trainer(plan, machines, pool, progress, stopped)
+        trainer = Trainer(plan, machines, pool, progress, stopped, journal)
         try:
             trainer.run()
         finally:
@@ -96,6 +105,7 @@ class Trainer:
     pool: Pool
     progress: Progress
     stopped: StopSignal
+    journal: Journal
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -170,7 +180,9 @@ class Trainer:
                 outcome = self._validate(done - 1)
             self._leave_if_stopped()
             line, self.progress.unvalidated = line | outcome, {}
-        self.metrics.write(line | clock.times(sum(map(len, rows))))
+        timed = line | clock.times(sum(map(len, rows)))
+        self.metrics.write(timed)
+        self.journal(in_words(timed, training.iterations))
         due = training.checkpoint_every and done % training.checkpoint_every == 0
         if self._is_last() or due or self._stops_early():
             self._save()
