@@ -22,6 +22,7 @@ def main() -> None:
     from hgpo.config import Training
     from hgpo.config.machinery import Critic as CriticSettings
     from hgpo.config.machinery import Learner as Settings
+    from hgpo.errors import CheckpointError
     from hgpo.rollout.policy import load_policy
     from hgpo.training.batches import Row
     from hgpo.training.critic import Critic
@@ -39,8 +40,6 @@ def main() -> None:
         reference, _ = load_policy(folder / "start", DTYPE)
         if stage < 0:
             return Learner(policy, training, 0, Settings(), reference, tokenizer)
-        from hgpo.training.on_ranks import DeepSpeedLearner
-
         return DeepSpeedLearner(policy, training, 0, machinery, reference, tokenizer)
 
     def make_critic() -> Critic:
@@ -53,6 +52,8 @@ def main() -> None:
         return DeepSpeedCritic(*arguments)
 
     if stage >= 0:
+        from hgpo.training.on_ranks import DeepSpeedLearner
+
         torch.distributed.init_process_group("gloo")
     random = np.random.default_rng(0)
     rows = [
@@ -85,6 +86,17 @@ def main() -> None:
     again = make()
     again.read_state(state)
     lines.append(iterate(again, 2))
+    refused = ""
+    if stage >= 0:
+        other, _ = load_policy(folder / "start", DTYPE)
+        machinery = Settings(kind="deepspeed", zero_stage=1 if stage > 1 else 2)
+        again = DeepSpeedLearner(other, training, 0, machinery, other, tokenizer)
+        machinery = Settings(kind="deepspeed", zero_stage=stage)
+        try:
+            again.read_state(state)
+        except CheckpointError as error:
+            refused = str(error)
+        again.close()
     critic = make_critic()
     judged = [judge(critic, 0), judge(critic, 1)]
     critic.write_state(state)
@@ -93,7 +105,8 @@ def main() -> None:
     critic.read_state(state)
     judged.append(judge(critic, 2))
     if RANK == "0":
-        (folder / f"result-{STAGE}-{DTYPE}.json").write_text(json.dumps({"learner": lines, "critic": judged}))
+        results = {"learner": lines, "critic": judged, "refused": refused}
+        (folder / f"result-{STAGE}-{DTYPE}.json").write_text(json.dumps(results))
     if stage >= 0:
         torch.distributed.destroy_process_group()
         os._exit(0)  # threads of the process group that are still there may abort an orderly end

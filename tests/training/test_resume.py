@@ -54,6 +54,33 @@ def test_a_killed_run_goes_on_bitwise_equal(experiment, unbroken):
     assert same(experiment, unbroken)
 
 
+def test_what_a_kill_left_half_written_goes_and_the_journal_tells_of_every_start(experiment):
+    with pytest.raises(Interrupted):
+        experiment.train(stopped=StopAfter(45))
+    folder = experiment.run_folder()
+    left = [folder / "checkpoints/.iteration-000002.abc.tmp", folder / ".final.abc.tmp", folder / ".best.abc.old/old"]
+    for path in left:
+        path.mkdir(parents=True)
+    experiment.train()
+    assert not any(path.exists() for path in left)
+    journal = (folder / "train.log").read_text()
+    assert journal.count("iteration 3 of 3: success") == 1
+    for said in ("seed0: process", ": starts", "ended: Interrupted", ": goes on from", "finished"):
+        assert said in journal
+
+
+def test_progress_goes_to_the_error_stream_where_there_is_no_terminal(experiment):
+    done = subprocess.run(command(experiment), capture_output=True, text=True)
+    assert [line for line in done.stderr.splitlines() if "iteration 2 of 3: success" in line], done.stderr
+
+
+def test_a_start_that_was_changed_is_refused(experiment):
+    [record] = experiment.folder.glob("results/shop/start/**/checkpoint.json")
+    (record.parent / "generation_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="was changed after it was made: its hash is"):
+        experiment.train()
+
+
 def test_sigterm_saves_and_leaves_with_code_75(experiment, unbroken):
     process = subprocess.Popen(command(experiment), stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not experiment.checkpoints():

@@ -16,9 +16,10 @@ from hgpo.envs.base import Environment
 from hgpo.envs.pool import Pool
 from hgpo.errors import CheckpointError, ConfigError
 from hgpo.evaluation.baselines import Reflexion, action_alone, make_script, play_script, script_hash, thought_and_action
-from hgpo.files import read_object, sha256_json
+from hgpo.files import sha256_json
 from hgpo.rollout.collector import Collector, Job
 from hgpo.rollout.episode import Episode
+from hgpo.rollout.records import check_unchanged, read_record, unreadable
 from hgpo.tasks import Task
 
 Play = Callable[[Sequence[Task]], list[Episode]]
@@ -214,14 +215,14 @@ def _check_belongs(checkpoint: Path, run: Run) -> None:
         try:
             stated = Run(**trained["run"])
         except (KeyError, TypeError) as error:
-            raise _unreadable(checkpoint.parent / "finished.json", error) from None
+            raise unreadable(checkpoint.parent / "finished.json", error) from None
         if stated != run:
             raise CheckpointError(f"{checkpoint} is the checkpoint of the run {stated}, not of {run}", _RIGHT_ONE)
     elif start is not None:
         try:
             stated_start = tuple(start[key] for key in ("model", "environment", "history"))
         except KeyError as error:
-            raise _unreadable(checkpoint / "checkpoint.json", error) from None
+            raise unreadable(checkpoint / "checkpoint.json", error) from None
         if (*stated_start, "warm_start") != (run.model, run.environment, run.history, run.method):
             raise CheckpointError(
                 f"{checkpoint} is the warm start of {'/'.join(map(str, stated_start[:2]))} with "
@@ -236,31 +237,12 @@ def _check_unchanged(checkpoint: Path, found: str) -> None:
     stated = (start or {}).get("hash")
     if trained is not None:
         stated = trained.get("checkpoint_hash") if checkpoint.name == trained.get("checkpoint") else None
-    if stated not in (None, found):
-        raise CheckpointError(
-            f"{checkpoint} was changed after it was made: its hash is {found[:12]}, its record says {str(stated)[:12]}",
-            "restore it from where it is pinned, or make it again",
-        )
+    check_unchanged(checkpoint, stated, found)
 
 
 def _records(checkpoint: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """What training and the warm start wrote beside a checkpoint: `finished.json`, `checkpoint.json`; None: nothing."""
-    return _record(checkpoint.parent / "finished.json"), _record(checkpoint / "checkpoint.json")
-
-
-def _record(file: Path) -> dict[str, Any] | None:
-    if not file.is_file():
-        return None
-    try:
-        return read_object(file)
-    except ValueError as error:
-        raise _unreadable(file, error) from None
-
-
-def _unreadable(file: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"{file} cannot be read: {type(error).__name__}: {error}", "restore it, or make the checkpoint again"
-    )
+    return read_record(checkpoint.parent / "finished.json"), read_record(checkpoint / "checkpoint.json")
 
 
 _RIGHT_ONE = "name the run's own checkpoint, or evaluate this one as what it is"

@@ -24,7 +24,14 @@ from hgpo.rollout.episode import Episode, Step, step_columns
 from hgpo.rollout.policy import policy_hash
 from hgpo.tasks import draw_tasks
 from hgpo.training.batches import Row
-from hgpo.training.checkpoint import Progress, find_checkpoint, list_checkpoints, save_checkpoint, written_whole
+from hgpo.training.checkpoint import (
+    Progress,
+    clear_unfinished,
+    find_checkpoint,
+    list_checkpoints,
+    save_checkpoint,
+    written_whole,
+)
 from hgpo.training.journal import Journal, in_words, this_process
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, open_machines
@@ -47,6 +54,8 @@ def train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bo
     folder = run.folder(config)
     with _alone(run, folder):
         journal = Journal(folder / "train.log")
+        for place in (folder, run.checkpoint_folder(config)):
+            clear_unfinished(place)
         try:
             finished = _train(config, run, stopped, allow_config_change, journal)
         except BaseException as error:

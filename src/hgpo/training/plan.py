@@ -12,6 +12,7 @@ from hgpo.envs.panels import verified_panel
 from hgpo.errors import ConfigError
 from hgpo.rollout.opening import dtype_of
 from hgpo.rollout.policy import policy_hash
+from hgpo.rollout.records import check_unchanged, read_record
 from hgpo.tasks import Panel, hold_out
 
 # Settings that do not change what a run learns: they may differ when it goes on.
@@ -60,6 +61,8 @@ def make_plan(config: Config, run: Run) -> Plan:
     panel = verified_panel(config.data_folder(run.environment), run.environment, protocol.train_split)
     training_panel, validation_panel = hold_out(panel, training.validation_tasks)
     template = load_template(protocol.agent.template)
+    start_hash = policy_hash(start)
+    check_unchanged(start, (read_record(start / "checkpoint.json") or {}).get("hash"), start_hash)
     identity: dict[str, Any] = {
         "run": vars(run),
         "estimator": estimator,
@@ -69,7 +72,7 @@ def make_plan(config: Config, run: Run) -> Plan:
         "engine": model.engine.kind,
         "learner": {"kind": model.learner.kind, "dtype": dtype_of(model)},
         "panel_hash": panel.hash,
-        "start_hash": policy_hash(start),
+        "start_hash": start_hash,
         "template": template.label,
     }
     if model.learner.kind == "deepspeed":

@@ -12,6 +12,9 @@ import torch.distributed as dist
 
 from hgpo.config.machinery import Learner as Settings
 from hgpo.errors import CheckpointError, ConfigError
+from hgpo.files import read_object, write_json
+
+FORM = "form.json"  # what a saved state can be loaded by
 
 
 class Sharded:
@@ -32,6 +35,7 @@ class Sharded:
             mend = "install the extra `gpu`: pip install -e '.[gpu]'"
             raise ConfigError(f"learner.kind deepspeed: {error}", mend) from None
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self._form = {"ranks": self.ranks, "zero_stage": settings.zero_stage}
         self._deepspeed = deepspeed
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         adam = torch.optim.AdamW(self._parameters, lr=learning_rate, weight_decay=weight_decay)
@@ -75,8 +79,18 @@ class Sharded:
 
     def save(self, folder: Path, tag: str) -> None:
         self._engine.save_checkpoint(str(folder), tag=tag)
+        if self.rank == 0:
+            write_json(folder / tag / FORM, self._form)
 
     def load(self, folder: Path, tag: str) -> None:
+        """Raises CheckpointError for a state that was saved by another number of ranks or with another ZeRO stage."""
+        form = read_object(folder / tag / FORM) if (folder / tag / FORM).exists() else self._form
+        if form != self._form:
+            raise CheckpointError(
+                f"{folder} was saved by {form['ranks']} learner ranks with ZeRO stage {form['zero_stage']}; "
+                f"{self.ranks} ranks with stage {self._form['zero_stage']} cannot go on from it",
+                "set placement.learner_ranks and learner.zero_stage back, or delete the run's folder and start anew",
+            )
         path, _ = self._engine.load_checkpoint(str(folder), tag=tag)
         if path is None:
             raise CheckpointError(f"{folder} holds no state of DeepSpeed called {tag}", "start the run anew")
