@@ -10,6 +10,7 @@ import hgpo
 ORDER = [
     "errors",
     "files",
+    "progress",
     "streams",
     "versions",
     "advantages",

@@ -7,6 +7,7 @@ usage: python tools/lock.py            renew everything; existing pins stay wher
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tomllib
@@ -76,9 +77,13 @@ def quoted(pin: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    if "--offline" not in arguments:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--offline", action="store_true")
+    parser.add_argument("--upgrade", action="store_true")
+    options = parser.parse_args(arguments)
+    if not options.offline:
         for name in LOCKS:
-            lock(name, [argument for argument in arguments if argument == "--upgrade"])
+            lock(name, ["--upgrade"] if options.upgrade else [])
             print(f"requirements/{name}.txt: {len(pins_of(name))} packages")
     (ROOT / "environment.yml").write_text(environment_yml())
 

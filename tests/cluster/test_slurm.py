@@ -81,8 +81,10 @@ def test_the_pipeline_runs_and_a_cancelled_training_comes_to_the_same_result(
     assert "restart" in run.text()
     assert (folder / "results/toy/tables/results.md").exists()
     assert (folder / "results/toy/report.html").exists()
-    # check, start, two trainings and one again, evaluations of three checkpoints, tables with all that shows them
-    assert len(submissions(run)) == 1 + 1 + 3 + 3 + 1, "small jobs share a Slurm job"
+    # check, start, two trainings and one again, evaluations of three checkpoints, tables with figures, manifest
+    assert len(submissions(run)) == 1 + 1 + 3 + 3 + 1 + 1, "small jobs share a Slurm job"
+    journal = (folder / run_folder("hgpo") / "train.log").read_text()
+    assert f"Slurm job {victim.job}: starts" in journal and "goes on from" in journal
 
     unbroken = tmp_path / "unbroken"
     shutil.copytree(folder, unbroken, symlinks=True, ignore=shutil.ignore_patterns("runs", ".snakemake"))
@@ -208,6 +210,16 @@ def test_an_unknown_partition_or_account_is_one_clear_message(
     assert words in run.text()
     assert resource.split("=")[1] in run.text()
     assert not list((project / "results").rglob("finished.json"))
+
+
+@full
+def test_several_jobs_in_one_slurm_job_that_cannot_be_submitted_say_why(
+    project: Path, pipeline: Callable[..., Pipeline]
+) -> None:
+    run = pipeline(project, *on_slurm("evaluate:slurm_partition=nowhere", more=("--until", "evaluate", *ONCE)))
+    assert run.wait() != 0
+    reasons = [line for line in run.text().splitlines() if line.startswith("Error in group evaluate")]
+    assert reasons and "invalid partition" in run.text() and "nowhere" in run.text()
 
 
 @full

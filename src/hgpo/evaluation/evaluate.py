@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from hgpo.config import Config, Run
 from hgpo.envs.panels import verified_panel
 from hgpo.errors import ConfigError, EnvironmentFailure
 from hgpo.evaluation.players import Play, Player, make_player, open_player
 from hgpo.evaluation.store import EpisodeStore
+from hgpo.progress import progress
 from hgpo.versions import code_commit, package_versions
 
 
@@ -73,7 +72,7 @@ class _Show:
 
     def play(self, play: Play) -> None:
         store = self.store
-        with tqdm(total=len(self.tasks), initial=len(store.done), desc=self.label, unit="episode", disable=None) as bar:
+        with progress(total=len(self.tasks), initial=len(store.done), desc=self.label, unit="episode") as bar:
             for first in range(0, len(self.tasks), self.batch_size):
                 batch = [task for task in self.tasks[first : first + self.batch_size] if task.id not in store.done]
                 if not batch:

@@ -7,11 +7,10 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from tqdm import tqdm
-
 from hgpo.config import WarmStart
 from hgpo.envs import expert_for, open_environment
 from hgpo.envs.base import Environment
+from hgpo.progress import progress
 from hgpo.rollout.demonstrations import Demonstration, demonstrate
 from hgpo.tasks import Task
 
@@ -42,7 +41,7 @@ class Stage:
 
 def play_demonstrations(stage: Stage, count: int, workers: int) -> list[Demonstration]:
     """Episodes 0 to `count` - 1. workers: processes that play them; 0: this one."""
-    with tqdm(total=count, desc="expert episodes", unit="episode", disable=None) as bar:
+    with progress(total=count, desc="expert episodes", unit="episode") as bar:
         played: list[Demonstration] = []
         if not workers:
             opened = open_environment(stage.environment, stage.folder)

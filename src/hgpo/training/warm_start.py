@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from hgpo.agent import Template, build_prompt, load_template, make_memory
 from hgpo.config import Config, Model, WarmStart
 from hgpo.envs.panels import verified_panel
 from hgpo.errors import DataError, HgpoError
 from hgpo.files import write_json
+from hgpo.progress import progress
 from hgpo.rollout.demonstrations import Demonstration, prompt_ids
 from hgpo.rollout.opening import device_of, dtype_of
 from hgpo.rollout.policy import checkpoint_of, load_policy, policy_hash, save_policy
@@ -95,7 +95,7 @@ def fine_tune(
     shown = {math.ceil(total * (n + 1) / settings.candidates) for n in range(settings.candidates)} if show else set()
     model.train()
     recent: list[float] = []
-    for number, index in enumerate(tqdm(order, desc="warm start", unit="batch", disable=None)):
+    for number, index in enumerate(progress(order, total=len(order), desc="warm start", unit="batch")):
         warm_up = min(1.0, (number + 1) / max(1, total // 20))
         optimizer.learning_rate = settings.learning_rate * warm_up * 0.5 * (1 + math.cos(math.pi * number / total))
         batch = make_batch([rows[i] for i in batches[index]], pad, model.device)

@@ -7,11 +7,10 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from tqdm import tqdm
-
 from hgpo.envs.alfworld.compiled import load_game, read_game
 from hgpo.envs.alfworld.data import list_tasks
 from hgpo.envs.alfworld.sources import GAME, SPLITS
+from hgpo.progress import progress
 from hgpo.tasks import Task
 
 
@@ -20,7 +19,7 @@ def compile_all(data: Path, workers: int) -> int:
     tasks = [task for split in SPLITS for task in list_tasks(data, split)]
     with ProcessPoolExecutor(workers, get_context("spawn")) as processes:
         done = processes.map(partial(_compile, Path(data)), tasks, chunksize=8)
-        for _ in tqdm(done, total=len(tasks), desc="games", unit="game", disable=None):
+        for _ in progress(done, total=len(tasks), desc="games", unit="game"):
             pass
     return len(tasks)
 
