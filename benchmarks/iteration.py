@@ -180,6 +180,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--sync", choices=["reload", "ipc", "nccl"], default="reload", help="engine.sync, several GPUs")
     parser.add_argument("--separate", action="store_true", help="half of the GPUs for engines, half for learner ranks")
     parser.add_argument("--old-log-probs", choices=["recompute", "engine", "corrected"], default="recompute")
+    parser.add_argument("--engine-arguments", type=json.loads, default={}, help="engine.arguments, as JSON")
     parser.add_argument("--gpu-memory", type=float, default=0.4)
     parser.add_argument("--tasks", type=int, default=16)
     parser.add_argument("--rollouts", type=int, default=8)
@@ -252,6 +253,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "replicas": each,
                         "gpu_memory": options.gpu_memory,
                         "sync": options.sync,
+                        "arguments": options.engine_arguments,
                     },
                     "learner": {
                         "kind": "deepspeed" if several else "torch",

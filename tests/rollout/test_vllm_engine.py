@@ -37,7 +37,8 @@ def vllm_engine(policy, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("policy") / "start"
     save_policy(*policy, folder)
-    engine = VllmEngine(folder, Engine(kind="vllm"), "float32", 256, 16, policy[1].eos_token_id)
+    settings = Engine(kind="vllm", arguments={"max_num_batched_tokens": 128})
+    engine = VllmEngine(folder, settings, "float32", 256, 16, policy[1].eos_token_id)
     yield engine
     engine.close()
 
@@ -119,6 +120,20 @@ def test_updated_weights_are_used_from_then_on_and_mixtures_are_marked(policy, v
 def test_a_request_beyond_the_context_is_refused(vllm_engine):
     with pytest.raises(CheckpointError, match="do not fit the model's context of 256"):
         vllm_engine.submit(Request(0, [5] * 250, 0, 100))
+
+
+@needs_vllm
+def test_further_arguments_reach_vllm(vllm_engine):
+    assert vllm_engine._engine.vllm_config.scheduler_config.max_num_batched_tokens == 128
+
+
+@needs_vllm
+@pytest.mark.parametrize(("name", "message"), [("seed", "is set by hgpo itself"), ("sed", "knows no argument sed")])
+def test_arguments_that_cannot_be_are_refused(tmp_path, name, message):
+    from hgpo.rollout.vllm_engine import VllmEngine
+
+    with pytest.raises(ConfigError, match=message):
+        VllmEngine(tmp_path, Engine(kind="vllm", arguments={name: 1}), "float32", 256, 16, 0)
 
 
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")

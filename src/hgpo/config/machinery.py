@@ -26,6 +26,7 @@ class Engine(Settings):
     sleep: give a vLLM engine's GPU memory back while the learner works on the same GPU.
     sync: how weights reach vLLM replicas that are Ray actors: `reload` through shared host memory; `ipc` from the
         learner rank on the same GPU (colocated, not with ZeRO stage 3); `nccl` as a broadcast (not colocated).
+    arguments: further arguments of vLLM's `EngineArgs`, e.g. `{compilation_config: {mode: 0}}` for an early start.
     timeout_s: longest time without any completion while some are wanted; then the run stops with a message.
     stale: completions by weights of another version than wanted are an `error`, or kept and counted (`count`).
     gap_alarm: after each weight update the engine's log-probabilities of a few completions are compared with the
@@ -40,6 +41,7 @@ class Engine(Settings):
     eager: bool = False
     sleep: bool = True
     sync: Literal["reload", "ipc", "nccl"] = "reload"
+    arguments: dict[str, Any] = {}
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     stale: Literal["error", "count"] = "error"
     gap_alarm: Annotated[float, Field(gt=0)] = 0.1

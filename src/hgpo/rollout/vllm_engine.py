@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -50,31 +51,40 @@ class VllmEngine:
         self._sampling, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._begun: dict[int, int] = {}  # request -> weight version at its start
         self._sleeps, self._asleep = settings.sleep and on_gpu, False
+        arguments: dict[str, Any] = {
+            "model": str(folder),
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",  # top_p and the like of the checkpoint would bias the ratio
+            "logprobs_mode": "processed_logprobs",
+            "dtype": dtype,
+            "max_model_len": context,
+            "max_num_seqs": at_once,
+            "tensor_parallel_size": settings.tensor_parallel,
+            "enforce_eager": settings.eager or not on_gpu,
+            "gpu_memory_utilization": settings.gpu_memory,
+            "kv_cache_memory_bytes": settings.cache_gb << 30 if settings.cache_gb and on_gpu else None,
+            "enable_sleep_mode": self._sleeps,
+            "disable_log_stats": True,
+            "seed": 0,
+        }
+        if settings.sync != "reload":
+            arguments["weight_transfer_config"] = {"backend": settings.sync}
+        self._check_further(settings.arguments, arguments, {field.name for field in fields(EngineArgs)})
         try:
-            self._engine = LLMEngine.from_engine_args(
-                EngineArgs(
-                    model=str(folder),
-                    skip_tokenizer_init=True,
-                    generation_config="vllm",  # top_p and the like of the checkpoint would bias the ratio
-                    logprobs_mode="processed_logprobs",
-                    dtype=dtype,
-                    max_model_len=context,
-                    max_num_seqs=at_once,
-                    tensor_parallel_size=settings.tensor_parallel,
-                    enforce_eager=settings.eager or not on_gpu,
-                    gpu_memory_utilization=settings.gpu_memory,
-                    kv_cache_memory_bytes=settings.cache_gb << 30 if settings.cache_gb and on_gpu else None,
-                    enable_sleep_mode=self._sleeps,
-                    disable_log_stats=True,
-                    seed=0,
-                    **({} if settings.sync == "reload" else {"weight_transfer_config": {"backend": settings.sync}}),
-                )
-            )
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments, **settings.arguments))
         except Exception as error:  # vLLM raises anything from ValueError to RuntimeError
             raise HgpoError(
                 f"vLLM could not be started: {type(error).__name__}: {str(error).strip().splitlines()[-1]}",
                 "lower agent.max_prompt_tokens, or change engine.gpu_memory or engine.cache_gb",
             ) from error
+
+    @staticmethod
+    def _check_further(further: dict[str, Any], own: dict[str, Any], known: set[str]) -> None:
+        for name in further:
+            if name in own:
+                raise ConfigError(f"engine.arguments: {name} is set by hgpo itself", "leave it out")
+            if name not in known:
+                raise ConfigError(f"engine.arguments: vLLM knows no argument {name}", "see vLLM's EngineArgs")
 
     def submit(self, request: Request) -> None:
         check_request(request, self._context)

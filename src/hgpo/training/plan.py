@@ -75,6 +75,8 @@ def make_plan(config: Config, run: Run) -> Plan:
         "start_hash": start_hash,
         "template": template.label,
     }
+    if model.engine.arguments:
+        identity["engine_arguments"] = model.engine.arguments
     if model.learner.kind == "deepspeed":
         identity["learner"] |= {"zero_stage": model.learner.zero_stage, "ranks": model.placement.learner_ranks}
     return Plan(
