@@ -16,7 +16,7 @@ from hgpo.config.experiment import parse_config
 from .conftest import ROOT, Snakemake
 
 STAGES = ["container", "prepare_data", "check_environment", "warm_start", "train", "evaluate"]
-SMALL = {"evaluate", "tables", "figures", "manifest", "viewer"}
+SMALL = {"evaluate", "tables", "figures", "viewer"}
 STAGES += ["tables", "figures", "report", "manifest", "viewer", "all"]
 
 
