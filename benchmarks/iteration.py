@@ -180,6 +180,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--sync", choices=["reload", "ipc", "nccl"], default="reload", help="engine.sync, several GPUs")
     parser.add_argument("--separate", action="store_true", help="half of the GPUs for engines, half for learner ranks")
     parser.add_argument("--old-log-probs", choices=["recompute", "engine", "corrected"], default="recompute")
+    parser.add_argument("--replicas", type=int, help="engines in all; default: one on each GPU")
+    parser.add_argument("--cache-gb", type=int, help="engine.cache_gb: needed for several engines on a GPU")
     parser.add_argument("--engine-arguments", type=json.loads, default={}, help="engine.arguments, as JSON")
     parser.add_argument("--gpu-memory", type=float, default=0.4)
     parser.add_argument("--tasks", type=int, default=16)
@@ -198,8 +200,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, help="folder for the model's weights")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    spread = options.gpus > 1 or (options.replicas or 1) > 1
     if options.parts is None:
-        options.parts = ["iteration", "lockstep", "sync"] if options.gpus > 1 else list(PARTS)
+        options.parts = ["iteration", "lockstep", "sync"] if spread else list(PARTS)
     if options.cpu:
         torch.set_num_threads(1)
     return options
@@ -235,9 +238,9 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
     del model
     if on_gpu:
         torch.cuda.empty_cache()
-    several = options.gpus > 1
-    each = options.gpus // 2 if options.separate else max(1, options.gpus)  # of engines, and of learner ranks
-    placement = {"kind": "ray", "learner_ranks": each, "colocated": not options.separate}
+    ranks = options.gpus // 2 if options.separate else max(1, options.gpus)
+    replicas = options.replicas or ranks
+    placement = {"kind": "ray", "learner_ranks": ranks, "colocated": not options.separate}
     config = parse_config(
         {
             "name": "benchmark",
@@ -250,19 +253,20 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                     "gpus": options.gpus if on_gpu else 0,
                     "engine": {
                         "kind": options.engine,
-                        "replicas": each,
+                        "replicas": replicas,
+                        "cache_gb": options.cache_gb,
                         "gpu_memory": options.gpu_memory,
                         "sync": options.sync,
                         "arguments": options.engine_arguments,
                     },
                     "learner": {
-                        "kind": "deepspeed" if several else "torch",
+                        "kind": "deepspeed" if options.gpus > 1 else "torch",
                         "zero_stage": options.zero_stage,
-                        "offload_optimizer": options.offload and several,
+                        "offload_optimizer": options.offload and options.gpus > 1,
                         "gradient_checkpointing": options.gradient_checkpointing,
                         "compile": options.compile,
                     },
-                    "placement": placement if several else {},
+                    "placement": placement if options.gpus > 1 or replicas > 1 else {},
                 }
             },
             "matrix": {"models": ["model"], "environments": ["alfworld"], "methods": ["hgpo"], "history": [2]},
@@ -413,7 +417,7 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
                 name = "unequal" if uneven else "equal"
                 report.measure(f"rollout, {name} lengths", lambda: time_lockstep(trainer))
         if "sync" in options.parts:
-            ways = {options.sync, "reload"} if options.gpus > 1 else {"in place"}
+            ways = {options.sync, "reload"} if hasattr(machines.engine, "sync") else {"in place"}
             for way in sorted(ways):
                 report.measure(f"sync, {way}", lambda w=way: time_sync(trainer, w))
 

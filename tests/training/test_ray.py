@@ -185,6 +185,14 @@ def test_a_spread_run_survives_the_death_of_a_replica(experiment, unbroken, monk
     assert np.isfinite([line["loss/policy"] for line in lines]).all()
 
 
+def test_several_replicas_beside_one_learner_rank_play_the_same_episodes(experiment, unbroken):
+    experiment.train(model={"placement": {"kind": "ray"}, "engine": {"replicas": 3}})
+    lines, expected = experiment.metrics(), unbroken.metrics()
+    for key in ("episodes", "success", "steps"):
+        assert [line[key] for line in lines] == [line[key] for line in expected]
+    assert all(line["sync_gap"] < 1e-3 for line in lines)
+
+
 def test_the_death_of_a_learner_stops_the_run_which_then_goes_on(experiment, monkeypatch):
     real = cluster.LearnerGroup.update
 
@@ -207,7 +215,7 @@ def test_the_death_of_a_learner_stops_the_run_which_then_goes_on(experiment, mon
     ("model", "message"),
     [
         ({"placement": {"kind": "ray"}, "engine": {"tensor_parallel": 2}}, "tensor_parallel needs GPUs of its own"),
-        ({"placement": {"kind": "ray"}, "engine": {"replicas": 2}}, "2 engine replicas cannot share"),
+        ({"placement": {"kind": "ray"}, "engine": {"kind": "vllm", "replicas": 2}}, "need to know how much memory"),
         ({"placement": {"kind": "ray", "learner_ranks": 2}}, "several learner ranks need learner.kind: deepspeed"),
     ],
 )

@@ -242,13 +242,13 @@ class RayEngine:
         if self.sync == "ipc":
             weights = model.offers()
         elif hasattr(model, "packed_weights"):  # in Ray's shared memory already
-            weights = [model.packed_weights()] * len(self._slots)
+            weights = [model.packed_weights()]
         else:
-            weights = [ray.put(pack(named_weights(model)))] * len(self._slots)
+            weights = [ray.put(pack(named_weights(model)))]
         calls = []
-        for slot, own in zip(self._slots, weights, strict=True):
-            slot.updated = own, version
-            calls.append(slot.actor.update_weights.remote(own, version))
+        for number, slot in enumerate(self._slots):  # replicas beyond the ranks share the GPUs in the same order
+            slot.updated = own = (weights[number % len(weights)], version)
+            calls.append(slot.actor.update_weights.remote(*own))
         self._finish("update weights", calls)
 
     def _broadcast(self, learner: Any) -> None:

@@ -252,10 +252,12 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
         raise ConfigError(
             "engine.tensor_parallel needs GPUs of its own", "set placement.colocated: false or tensor_parallel: 1"
         )
-    if placement.colocated and settings.replicas > placement.learner_ranks:
+    each = -(-settings.replicas // placement.learner_ranks)  # replicas beside a learner rank
+    if placement.colocated and each > 1 and not (settings.cache_gb or settings.kind == "transformers"):
         raise ConfigError(
-            f"{settings.replicas} engine replicas cannot share the GPUs of {placement.learner_ranks} learner ranks",
-            "lower engine.replicas, or set placement.colocated: false",
+            f"{settings.replicas} engine replicas on the GPUs of {placement.learner_ranks} learner ranks need to know "
+            "how much memory each may take",
+            "set engine.cache_gb, lower engine.replicas, or set placement.colocated: false",
         )
     if placement.learner_ranks > 1 and plan.model.learner.kind != "deepspeed":
         raise ConfigError("several learner ranks need learner.kind: deepspeed", "or set placement.learner_ranks: 1")
@@ -272,10 +274,12 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
                 f"the placement needs {len(bundles)} bundles {bundles[0]}…, but the cluster has {there}",
                 "lower placement.learner_ranks or engine.replicas, or start the run with more nodes or GPUs",
             ) from None
-        actors = Actors(group, shared=placement.colocated, gpus=gpus)
+        actors = Actors(group, gpus)
+        half = 0.5 if placement.colocated else 1.0  # of a bundle, for the learner rank
+        own = half / each if placement.colocated else 1.0  # for a replica
         learner = LearnerGroup(
             [
-                actors.start(LearnerRank, rank, 1, rank, placement.learner_ranks)
+                actors.start(LearnerRank, rank, half, half, rank, placement.learner_ranks)
                 for rank in range(placement.learner_ranks)
             ]
         )
@@ -295,11 +299,10 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
                 tokenizer.eos_token_id,
                 tokenizer.pad_token_id,
             )
-            first = 0 if placement.colocated else placement.learner_ranks
 
             def start(number: int) -> Any:
-                bundle = (first + number) % len(bundles)
-                return actors.start(Replica, bundle, settings.tensor_parallel, recipe)
+                bundle = number % placement.learner_ranks if placement.colocated else placement.learner_ranks + number
+                return actors.start(Replica, bundle, own, own * settings.tensor_parallel, recipe)
 
             engine = RayEngine(
                 start, settings.replicas, recipe.context, settings.timeout_s, settings.sync, settings.tensor_parallel
@@ -325,17 +328,17 @@ def bundles_of(ranks: int, replicas: int, tensor_parallel: int, colocated: bool,
 
 
 class Actors:
-    """Starts actors in the bundles of a placement group; `shared`: two actors halve a bundle."""
+    """Starts actors in the bundles of a placement group. gpus: whether the bundles have any."""
 
-    def __init__(self, group: Any, shared: bool, gpus: bool) -> None:
-        self._group, self._share, self._gpus = group, 0.5 if shared else 1.0, gpus
+    def __init__(self, group: Any, gpus: bool) -> None:
+        self._group, self._gpus = group, gpus
 
-    def start(self, kind: type, bundle: int, gpus: int, *arguments: Any) -> Any:
+    def start(self, kind: type, bundle: int, cpus: float, gpus: float, *arguments: Any) -> Any:
         return (
             ray.remote(kind)
             .options(
-                num_cpus=self._share,
-                num_gpus=gpus * self._share if self._gpus else 0,
+                num_cpus=cpus,
+                num_gpus=gpus if self._gpus else 0,
                 max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, bundle),
             )
