@@ -48,6 +48,9 @@ class FolderSource:
 
     def trials(self, split: str) -> set[str]:
         found = {path.parent for file in (GAME, TRAJECTORY) for path in (self.root / split).glob(f"*/*/{file}")}
+        for path in sorted(found):
+            if not _is_utf8(path):
+                raise DataError(f"the name of the folder {os.fsencode(path)!r} is not UTF-8", "rename the folder")
         return {str(path.relative_to(self.root)) for path in found}
 
     def has(self, task: str, file: str) -> bool:
@@ -60,6 +63,14 @@ class FolderSource:
             raise DataError(
                 f"{self.root / task / file} cannot be read: {error.strerror}", "restore the file from the data's source"
             ) from None
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class ZipSource:
