@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -416,3 +418,13 @@ def test_a_changed_byte_of_the_data_is_found(copied):
     content[len(content) // 2] ^= 1
     changed.write_bytes(bytes(content))
     assert any(str(folder) in line for line in verify(copied).differences)
+
+
+def test_a_surplus_file_whose_name_is_not_utf8_is_named(copied):
+    page = write_site(ViewerData(copied, find_sources(copied), "x"), copied.folder / "viewer")
+    (page.parent / os.fsdecode(b"more \xe9")).write_text("")
+    command = [sys.executable, "-m", "hgpo", "verify", "--config", "config.yaml"]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # as in most locales
+    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert said.returncode == 1 and "Traceback" not in said.stderr
+    assert r"viewer/more \udce9 is not in SHA256SUMS" in said.stdout
