@@ -108,6 +108,15 @@ def files_below(path: str | Path) -> list[Path]:
     return sorted(walk(Path(path), ())) if Path(path).is_dir() else []
 
 
+def is_utf8(path: Path) -> bool:
+    """Whether a path's bytes are UTF-8: others go into no JSON file."""
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 SUMS = "SHA256SUMS"  # name of a folder's list of hashes
 
 

@@ -307,6 +307,13 @@ def test_a_folder_that_is_a_link_is_pinned_with_its_files(project: Config, tmp_p
     assert len(list(Path("pins/toy/data/alfworld/games").rglob("*.tw-pddl"))) == 10
 
 
+def test_a_name_that_dvc_does_not_take_is_named(project: Config) -> None:
+    odd = project.data_folder("alfworld") / os.fsdecode(b"odd \xe9")
+    odd.write_text("x")
+    with pytest.raises(DataError, match=r"odd \\xe9'.* UTF-8"):
+        pins.add(project)
+
+
 def test_a_file_with_another_content_is_kept_and_named(clone: Path) -> None:
     config = pins.pull("toy")
     table = config.folder / "tables/results.csv"

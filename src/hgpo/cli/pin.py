@@ -27,7 +27,7 @@ def init(folder: Path, remote: str | None) -> None:
     new = initialise(folder, remote, replace=True)
     click.echo(f"pins go to {folder}" + (f" and {remote}" if remote else "; the remote stays as it is"))
     if before and new:
-        click.echo(f"the remote was {before}: what was pushed there has to be pushed anew (`dvc push`)")
+        click.echo(f"the remote was {before}: what the new one does not hold has to be pushed anew (`dvc push`)")
 
 
 @pin.command()

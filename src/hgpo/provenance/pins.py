@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from hgpo.config import Config, plan_baselines, plan_runs
 from hgpo.errors import DataError, HgpoError
-from hgpo.files import files_below, write_text
+from hgpo.files import files_below, is_utf8, write_text
 from hgpo.provenance.remote import REMOTE, cached, check_remote, default_remote, dvc, explain, set_remote
 
 PARTS = {
@@ -232,6 +232,8 @@ def lay(source: Path, target: Path) -> None:
     """
     if source.is_dir():
         for path in files_below(source):
+            if not is_utf8(path):
+                raise DataError(f"{os.fsencode(path)!r}: DVC takes no name that is not UTF-8", "rename or remove it")
             if path.name != ".snakemake_timestamp":
                 lay(path, target / path.relative_to(source))
         return
