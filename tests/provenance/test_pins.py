@@ -9,7 +9,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner
@@ -215,6 +218,33 @@ def test_an_object_is_named_with_its_file_and_pin_and_the_mend_works(clone: Path
     assert verify(pins.pull("toy")).differences == []
 
 
+def test_an_object_of_a_remote_that_is_no_folder_is_named(clone: Path, tmp_path: Path) -> None:
+    handler = partial(QuietHandler, directory=str(tmp_path / "remote"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        settings = Path(".dvc/config")
+        settings.write_text(settings.read_text().replace(str(tmp_path / "remote"), url))
+        model = model_objects(tmp_path / "remote")[0]
+        os.chmod(model, 0o644)
+        model.write_bytes(b"x" * LARGE)
+        with pytest.raises(DataError) as raised:
+            pins.pull("toy")
+        server.shutdown()
+    assert f"{url}/{model.relative_to(tmp_path / 'remote')} was not fetched" in raised.value.message
+    assert "model.safetensors" in raised.value.message and "dvc push pins/toy/checkpoints.dvc" in str(raised.value.hint)
+    shutil.rmtree(".dvc/cache")
+    with pytest.raises(DataError) as raised:  # the server is gone: no object is to blame
+        pins.pull("toy")
+    assert f"nothing comes from the DVC remote {url}" in raised.value.message
+    assert "delete" not in str(raised.value.hint)
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
 def test_without_the_dvc_project_git_has_it(clone: Path) -> None:
     shutil.rmtree(".dvc")
     with pytest.raises(DataError) as raised:
@@ -264,6 +294,17 @@ def test_what_is_not_as_recorded_is_not_pinned(project: Config, changed: Callabl
         )
     )
     assert not Path("pins").exists() and not Path(".dvc").exists()
+
+
+def test_a_checkpoint_or_data_without_their_record_are_not_pinned(project: Config) -> None:
+    for path in (
+        plan_runs(project)[0].folder(project) / "final/config.json",
+        project.data_folder("alfworld") / "prepared.json",
+    ):
+        path.rename(path.with_suffix(".away"))
+        with pytest.raises(DataError, match=f"{path.parent} is not whole"):
+            pins.add(project)
+        path.with_suffix(".away").rename(path)
 
 
 def test_another_remote_is_refused_and_the_first_stays(project: Config, tmp_path: Path) -> None:

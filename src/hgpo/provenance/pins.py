@@ -102,8 +102,11 @@ def _check(config: Config) -> None:
             for seed in config.evaluation.seeds:
                 if not (episodes := run.episodes(config, split, seed)).exists():
                     raise DataError(f"nothing to pin at {episodes}", "finish the experiment first, then pin it")
-    found = verify_record(config, read_manifest(config.folder)).differences
-    if found:
+    verified = verify_record(config, read_manifest(config.folder))
+    incomplete = [
+        f"{what} is not whole" for what in verified.absent if "/rollouts/" not in what
+    ]  # those are not pinned
+    if found := [*verified.differences, *incomplete]:
         more = f" (and {len(found) - 1} more: `hgpo verify` lists them)" if len(found) > 1 else ""
         raise DataError(
             f"{config.folder} is not what was recorded, and is not pinned: {found[0]}{more}",

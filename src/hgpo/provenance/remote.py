@@ -85,10 +85,12 @@ def explain(pins: list[Path], remote: str, error: HgpoError | None) -> DataError
     """What to say after a pull that failed with `error`, or succeeded: which objects are wrong, and what mends that.
 
     None if there is neither an error nor a wrong object. Of a remote that is no folder, the objects that did not come
-    are named; what is wrong with them is not known.
+    are named; what is wrong with them is not known. If nothing came at all, it is not their fault.
     """
-    lines, mends = [], []
-    for pin in pins:
+    lines: list[str] = []
+    mends: list[str] = []
+    reached = local_folder(remote) is not None or any(cached([pin]) for pin in pins)
+    for pin in pins if reached else []:
         wrong = _wrong_objects(pin, remote)
         if not wrong:
             continue
@@ -102,6 +104,8 @@ def explain(pins: list[Path], remote: str, error: HgpoError | None) -> DataError
         mends.append(f"dvc push {pin}   # where its files are")
     if not lines:
         return DataError(f"nothing comes from the DVC remote {remote}: {error.message}", error.hint) if error else None
+    if error and not local_folder(remote):
+        lines.append(error.message)
     return DataError(
         "not all that is pinned could be fetched:\n  " + "\n  ".join(lines),
         "delete what is wrong, and the folder's list (`.dir`): without that DVC takes its files for pushed; then push "
