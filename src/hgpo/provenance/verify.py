@@ -19,15 +19,13 @@ from hgpo.reporting.build import make_tables
 from hgpo.reporting.collect import WARM_START, Results, load_results, read_json, warm_start_runs
 from hgpo.reporting.table import rendered
 
-# Settings that say how a number is come to, not which: where things lie, where and how fast jobs run, what is kept or
-# sent elsewhere. The workflow makes no result again when one of them changes. A `*` stands for any name.
-RUNNING = ("environment_workers", "token_budget", "checkpoint_every", "keep_checkpoints", "episodes_every")
+# Settings that no result depends on: where things lie, where and how fast jobs run, what is kept or sent elsewhere. A
+# `*` stands for any name. Of how a model is run, DECIDING is part of what makes a training run the one that it is.
 ASIDE = [
     *(("results",), ("data", "directory"), ("containers",), ("dvc",), ("tracking",), ("evaluation", "batch_size")),
     *(("models", "*", part) for part in ("gpus", "engine", "learner", "placement")),
-    *(("training", key) for key in RUNNING),
-    *(("environments", "*", "training", key) for key in RUNNING),
 ]
+DECIDING = {"engine": ("kind", "arguments"), "learner": ("kind", "zero_stage"), "placement": ("learner_ranks",)}
 
 
 @dataclass
@@ -87,8 +85,14 @@ def _differences(one: Any, other: Any, key: tuple[str, ...] = ()) -> Iterator[tu
 
 def _decides(key: tuple[str, ...]) -> bool:
     """Whether results depend on a setting."""
+    from hgpo.training.plan import NEUTRAL
+
+    if key[0] == "models" and len(key) > 3 and key[3] in DECIDING.get(key[2], ()):
+        return True
+    training = [(*section, name) for section in (("training",), ("environments", "*", "training")) for name in NEUTRAL]
     return not any(
-        len(key) >= len(aside) and all(a in ("*", part) for a, part in zip(aside, key, strict=False)) for aside in ASIDE
+        len(key) >= len(aside) and all(a in ("*", part) for a, part in zip(aside, key, strict=False))
+        for aside in [*ASIDE, *training]
     )
 
 
