@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -88,23 +89,61 @@ def sha256_json(value: Any) -> str:
 def sha256_folder(path: str | Path) -> str:
     """Hash over the sorted relative names and contents of all files below `path`."""
     root = Path(path)
-    listing = {str(p.relative_to(root)): sha256_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
-    return sha256_json(listing)
+    return sha256_json({str(file.relative_to(root)): sha256_file(file) for file in files_below(root)})
+
+
+def files_below(path: str | Path) -> list[Path]:
+    """Every file below a folder, sorted. Folders that are symbolic links are entered as well, unless they lead back."""
+
+    def walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+        real = folder.resolve()
+        if real in above:
+            return
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                yield from walk(entry, (*above, real))
+            elif entry.is_file():
+                yield entry
+
+    return sorted(walk(Path(path), ())) if Path(path).is_dir() else []
+
+
+def is_utf8(path: Path) -> bool:
+    """Whether a path's bytes are UTF-8: others go into no JSON file."""
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 SUMS = "SHA256SUMS"  # name of a folder's list of hashes
 
 
 def write_sums(path: str | Path, files: Iterable[Path]) -> None:
-    """Writes the hashes of files below the folder of `path`, as `sha256sum --check` reads them."""
+    """Writes the hashes of files below the folder of `path`, as `sha256sum --check` reads them.
+
+    A name may hold any byte: it is written as it is, a backslash or a line's end in it as `sha256sum` escapes them.
+    """
     path = Path(path)
-    write_text(path, "".join(f"{sha256_file(file)}  {file.relative_to(path.parent).as_posix()}\n" for file in files))
+    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+        for file in files:
+            name = os.fsencode(file.relative_to(path.parent).as_posix())
+            escaped = name.replace(b"\\", rb"\\").replace(b"\n", rb"\n")
+            mark = b"\\" if escaped != name else b""
+            stream.write(mark + sha256_file(file).encode() + b"  " + escaped + b"\n")
 
 
 def read_sums(path: str | Path) -> dict[str, str]:
     """File name -> hash, as `write_sums` wrote them; of a damaged file what can be read."""
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    return {name: digest for digest, separator, name in (line.partition("  ") for line in lines) if separator}
+    found = {}
+    for line in Path(path).read_bytes().split(b"\n"):
+        digest, separator, name = line.partition(b"  ")
+        if digest.startswith(b"\\"):
+            digest, name = digest[1:], re.sub(rb"\\(.)", lambda m: b"\n" if m[1] == b"n" else m[1], name)
+        if separator:
+            found[os.fsdecode(name)] = digest.decode(errors="replace")
+    return found
 
 
 def changed_since(sums: str | Path) -> list[Path]:

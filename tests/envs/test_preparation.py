@@ -128,3 +128,19 @@ def test_preparing_again_changes_nothing_and_never_vouches_for_a_damaged_file(co
                 assert str(path) in error.message
                 path.write_bytes(before[path])
             assert path.read_bytes() == before[path], f"{path} was neither mended nor refused"
+
+
+def test_the_files_of_a_folder_that_is_a_link_are_listed(config, environment, tmp_path):
+    folder = config.data_folder(environment)
+    listed = (folder / SUMS).read_bytes()
+    place = next(path for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "panels")
+    shutil.move(place, tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    (folder / MARKER).unlink()
+    prepare(config, environment)
+    assert place.is_symlink() and (folder / SUMS).read_bytes() == listed and verify_data(config, environment)
+    for path in sorted(path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()):
+        flip(path)
+        with pytest.raises(DataError):
+            verify_data(config, environment)
+        flip(path)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from hgpo.cli import cli
 from hgpo.config.experiment import Containers
 from hgpo.errors import DataError, HgpoError
 from hgpo.provenance import containers, machine
+
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 def test_what_is_missing_comes_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +96,80 @@ def test_without_apptainer_the_message_says_so(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(HgpoError, match="no apptainer"):
         containers.ensure_image(tmp_path / "env.sif", tmp_path / "env.def")
+
+
+def configuration(tmp_path: Path, source: dict[str, str]) -> Path:
+    body = {"name": "toy", "data": {"directory": str(tmp_path / "data"), "alfworld": source}, "models": {"tiny": {}}}
+    body["matrix"] = {"models": ["tiny"], "environments": ["alfworld"]}
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+@pytest.mark.parametrize(("source", "missing"), [("generated", False), ("official", True)])
+def test_data_that_are_not_prepared_come_with_the_command(tmp_path: Path, source: str, missing: bool) -> None:
+    path = configuration(tmp_path, {"source": source})
+    (found,) = [f for f in machine.examine([], str(path)) if f.subject == "data of alfworld"]
+    assert f"hgpo prepare-data --config {path} --environment alfworld" in found.mend
+    assert found.fine is not missing  # what needs no network is made by the workflow
+
+
+def test_the_command_that_a_mend_names_prepares_the_data(tmp_path: Path) -> None:
+    path = configuration(tmp_path, {"source": "generated"})
+    body = yaml.safe_load(path.read_text())
+    body["data"]["alfworld"]["games"] = {"train": 6, "valid_seen": 2, "valid_unseen": 2}
+    path.write_text(yaml.safe_dump(body))
+    (found,) = [f for f in machine.examine([], str(path)) if f.subject == "data of alfworld"]
+    program, *arguments = shlex.split(found.mend.partition(";")[0])
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert program == "hgpo" and done.exit_code == 0
+    (found,) = [f for f in machine.examine([], str(path)) if f.subject == "data of alfworld"]
+    assert found.fine and not found.mend
+
+
+def test_too_small_a_disk_is_compared_with_what_the_use_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 54 * 10**9))
+    found = {use: f for use in ("base", "gpu") for f in machine.disk(use)() if f.subject == "disk of results"}
+    assert found["base"].fine and not found["gpu"].fine
+    for use, finding in found.items():
+        assert f"54 GB free; the use `{use}` wants {machine.FREE_DISK_GB[use]} GB" in finding.found
+
+
+def run_python(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_python_without_any_package_says_what_to_install() -> None:
+    said = run_python("-S", "-m", "hgpo", "doctor", path=str(SOURCE))
+    assert said.returncode == 1 and said.stderr == ""
+    assert "missing: alfworld, click" in said.stdout and "pydantic" in said.stdout and "make install" in said.stdout
+    said = run_python("-S", "-m", "hgpo", "tables", path=str(SOURCE))
+    assert said.returncode == 1 and "Traceback" not in said.stderr
+    assert "click is not installed" in said.stderr and "make install" in said.stderr
+
+
+@pytest.mark.parametrize("absent", ["pydantic", "rich", "yaml", "packaging", "numpy"])
+def test_a_missing_package_is_named(tmp_path: Path, absent: str) -> None:
+    (tmp_path / f"{absent}.py").write_text(f"raise ModuleNotFoundError('none', name={absent!r})")
+    path = f"{tmp_path}{os.pathsep}{SOURCE}"
+    config = configuration(tmp_path, {"source": "generated"})
+    said = run_python("-m", "hgpo", "doctor", "--use", "base", "--config", str(config), path=path)
+    assert "Traceback" not in said.stderr and "Python" in said.stdout and "base  " in said.stdout
+    if absent in ("pydantic", "yaml", "numpy"):
+        assert f"without the package {absent}" in said.stdout and said.returncode == 1
+        said = run_python("-m", "hgpo", "tables", "--config", str(config), path=path)
+        assert said.returncode == 1 and "Traceback" not in said.stderr
+        assert f"the package {absent} is not installed" in said.stderr and "hgpo doctor" in said.stderr
+
+
+def test_a_remote_that_is_away_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dvc", reason="DVC is not installed: pip install -e '.[dvc]'")
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    (tmp_path / "remote").mkdir()
+    CliRunner().invoke(cli, ["pin", "init", "--remote", str(tmp_path / "remote")], catch_exceptions=False)
+    assert [f.fine for f in machine.dvc_remote()] == [True]
+    (tmp_path / "remote").rmdir()
+    (found,) = machine.dvc_remote()
+    assert str(tmp_path / "remote") in found.found and "hgpo pin init" in found.mend

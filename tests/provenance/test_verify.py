@@ -1,28 +1,31 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
-from fake_results import make_checkpoint, make_rollouts
+from fake_results import make_checkpoint, make_evaluation, make_rollouts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hgpo.cli import main
 from hgpo.cli.results import compare
 from hgpo.cli.results import verify as verify_command
-from hgpo.config import Run, load_config
+from hgpo.config import Run, load_config, plan_runs
 from hgpo.envs.preparation import prepare as prepare_environment
 from hgpo.errors import DataError
-from hgpo.files import SUMS, sha256_json, write_sums
+from hgpo.files import SUMS, sha256_json, write_json, write_sums
 from hgpo.provenance.manifest import HASHED, read_manifest, write_manifest
 from hgpo.provenance.verify import verify
 from hgpo.reporting.build import write_tables
-from hgpo.reporting.collect import load_results
+from hgpo.reporting.collect import load_results, warm_start_runs
 from hgpo.reporting.side_by_side import side_by_side
 from hgpo.reporting.viewer.data import ViewerData
 from hgpo.reporting.viewer.site import write_site
@@ -148,6 +151,59 @@ def test_another_configuration_is_named_by_key(copied):
     assert verify(load_config(path)).differences == ["configuration: training.iterations: 6 there, 7 here"]
 
 
+def change(path, *keys, value):
+    """Sets one value of a YAML file."""
+    body = yaml.safe_load(path.read_text())
+    section = body
+    for key in keys[:-1]:
+        section = section.setdefault(key, {})
+    section[keys[-1]] = value
+    path.write_text(yaml.safe_dump(body))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "decides"),
+    [
+        (("dvc", "enabled"), True, False),
+        (("tracking", "tensorboard"), False, False),
+        (("containers", "enabled"), True, False),
+        (("models", "tiny", "gpus"), 1, False),
+        (("models", "tiny", "engine"), {"timeout_s": 1.0}, False),
+        (("models", "tiny", "learner"), {"gradient_checkpointing": True}, False),
+        (("models", "tiny", "engine"), {"kind": "vllm"}, True),
+        (("models", "tiny", "engine"), {"arguments": {"quantization": "fp8"}}, True),
+        (("training", "token_budget"), 2, True),
+        (("training", "environment_workers"), 2, False),
+        (("environments", "alfworld", "training"), {"checkpoint_every": 3}, False),
+        (("evaluation", "batch_size"), 3, False),
+        (("models", "tiny", "source"), "elsewhere", True),
+        (("evaluation", "temperature"), 0.5, True),
+        (("environments", "alfworld", "training"), {"clip": 0.3}, True),
+        (("data", "panel_seed"), 5, True),
+    ],
+)
+def test_only_settings_that_decide_results_have_to_be_as_they_were(copied, keys, value, decides):
+    shutil.copy("config.yaml", copied.folder / "config.yaml")
+    write_manifest(copied)
+    for path in (Path("config.yaml"), copied.folder / "config.yaml"):  # the workflow writes the second when it starts
+        change(path, *keys, value=value)
+    found = verify(load_config("config.yaml"))
+    name = ".".join(keys)
+    said = [line for line in found.differences if line.startswith(f"configuration: {name}")]
+    rewritten = [line for line in found.differences if line.startswith(f"config.yaml was changed: {name}")]
+    assert (len(said), len(rewritten)) == ((1, 1) if decides else (0, 0))
+    assert decides or found.differences == []
+    assert any(line.startswith(name) for line in found.aside) is not decides
+
+
+def test_a_configuration_file_that_is_none_any_more_is_found(copied):
+    shutil.copy("config.yaml", copied.folder / "config.yaml")
+    write_manifest(copied)
+    (copied.folder / "config.yaml").write_text("nothing: 1")
+    (difference,) = verify(copied).differences
+    assert difference.startswith("config.yaml was changed: ") and "nothing" in difference
+
+
 def test_changed_weights_are_found(copied):
     run = Run("tiny", "webshop", "hgpo", 2, 1)
     folder = run.folder(copied) / "final"
@@ -169,6 +225,71 @@ def test_a_table_whose_data_are_not_here_is_named(copied):
     write_manifest(copied)
     found = verify(copied)
     assert found.differences == [] and "what the table leakage is made from" in found.absent
+
+
+def test_a_table_of_which_some_data_are_not_here_is_not_checked(copied):
+    for environment in copied.matrix.environments:
+        shutil.rmtree(copied.data_folder(environment))
+        prepare_environment(copied, environment)
+    for path in (copied.folder / "episodes").rglob("*.parquet"):
+        path.unlink()
+    for run in [*plan_runs(copied), *warm_start_runs(copied)]:
+        for split in copied.environment(run.environment).evaluation_splits:
+            for seed in copied.evaluation.seeds:
+                make_evaluation(copied, run, split, seed)
+    write_tables(copied)
+    write_manifest(copied)
+    whole = verify(copied)
+    assert whole.differences == [] and whole.checked["tables"] == 9
+    shutil.rmtree(copied.data_folder("webshop"))
+    found = verify(copied)
+    assert found.differences == [] and found.checked["tables"] == 8
+    assert [line for line in found.absent if "leakage" in line] == [
+        f"the table leakage, which is made from the data: {copied.data_folder('webshop')}"
+    ]
+    table = copied.folder / "tables" / "leakage.csv"
+    table.write_bytes(table.read_bytes() + b"1")
+    assert any(line.startswith("tables/leakage.csv was changed") for line in verify(copied).differences)
+
+
+def test_a_report_that_was_there_is_missed(copied):
+    report = copied.folder / "report.html"
+    assert {"report.html", "viewer"} <= set(verify(copied).absent)
+    report.write_text("<html>")
+    write_sums(f"{report}.sha256", [report])
+    write_manifest(copied)
+    assert verify(copied).differences == [] and "report.html" not in verify(copied).absent
+    report.unlink()
+    Path(f"{report}.sha256").unlink()
+    assert verify(copied).differences == ["report.html is missing; it was there when the manifest was written"]
+
+
+def test_a_checkpoint_that_was_not_evaluated_is_compared_with_its_record(copied):
+    run = Run("tiny", "webshop", "hgpo", 2, 1)
+    make_checkpoint(copied, run)
+    shutil.rmtree(copied.folder / "episodes" / str(run))
+    write_tables(copied)
+    write_manifest(copied)
+    assert verify(copied).checked["checkpoints"] == 1
+    (run.folder(copied) / "final" / "model.safetensors").write_bytes(b"others")
+    (difference,) = verify(copied).differences
+    assert "its record says" in difference and str(run) in difference
+
+
+@pytest.mark.parametrize("body", [{}, {"format": 2}, {"format": 2, "files": []}, {"format": "2"}])
+def test_a_file_that_is_no_manifest_is_refused(copied, body):
+    write_json(copied.folder / "manifest.json", body | {"hash": sha256_json(body)})
+    with pytest.raises(DataError, match=r"manifest\.json (is no manifest|has format)"):
+        verify(copied)
+
+
+def test_a_manifest_with_something_else_than_hashes_is_refused(copied):
+    path = copied.folder / "manifest.json"
+    body = json.loads(path.read_text()) | {"panels": {"alfworld/in_domain": 1}}
+    del body["hash"]
+    write_json(path, body | {"hash": sha256_json(body)})
+    with pytest.raises(DataError, match="it lacks panels"):
+        verify(copied)
 
 
 def test_the_exit_code_of_the_program_says_that_something_differs(copied, monkeypatch):
@@ -302,3 +423,13 @@ def test_a_changed_byte_of_the_data_is_found(copied):
     content[len(content) // 2] ^= 1
     changed.write_bytes(bytes(content))
     assert any(str(folder) in line for line in verify(copied).differences)
+
+
+def test_a_surplus_file_whose_name_is_not_utf8_is_named(copied):
+    page = write_site(ViewerData(copied, find_sources(copied), "x"), copied.folder / "viewer")
+    (page.parent / os.fsdecode(b"more \xe9")).write_text("")
+    command = [sys.executable, "-m", "hgpo", "verify", "--config", "config.yaml"]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # as in most locales
+    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert said.returncode == 1 and "Traceback" not in said.stderr
+    assert r"viewer/more \udce9 is not in SHA256SUMS" in said.stdout

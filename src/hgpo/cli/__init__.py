@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -68,6 +69,8 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point of the `hgpo` command: expected errors become one message and an exit code, not a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may hold any bytes
     try:
         code = cli.main(args=arguments, prog_name="hgpo", standalone_mode=False)
         if type(code) is int and code:  # click returns the code of an Exit instead of raising it
@@ -85,6 +88,10 @@ def main(arguments: list[str] | None = None) -> Any:
         if isinstance(error, UNUSABLE) and error.filename:
             click.secho(f"hgpo: {error.filename} cannot be used: {error.strerror}", err=True, fg="red")
             click.secho("  mend: check this path and its rights; what was finished is kept", err=True)
+            sys.exit(1)
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "hgpo").startswith("hgpo"):
+            click.secho(f"hgpo: the package {error.name} is not installed", err=True, fg="red")
+            click.secho("  mend: `hgpo doctor` (or `python -m hgpo doctor`) says how to get what is missing", err=True)
             sys.exit(1)
         if not disk_is_full(error):
             raise

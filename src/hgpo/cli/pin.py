@@ -21,25 +21,36 @@ def pin() -> None:
 def init(folder: Path, remote: str | None) -> None:
     """Set DVC up in this project: cache by links, and the remote."""
     from hgpo.provenance.pins import initialise
+    from hgpo.provenance.remote import default_remote
 
-    initialise(folder, remote)
-    click.echo(f"pins go to {folder}" + (f" and {remote}" if remote else "; no remote"))
+    before = default_remote() if remote and Path(".dvc").is_dir() else None
+    new = initialise(folder, remote, replace=True)
+    click.echo(f"pins go to {folder}" + (f" and {remote}" if remote else "; the remote stays as it is"))
+    if before and new:
+        click.echo(f"the remote was {before}: what the new one does not hold has to be pushed anew (`dvc push`)")
 
 
 @pin.command()
 @config_option
 @click.option("--out", type=click.Path(path_type=Path), help="Where to write the list of pins, as JSON.")
 def add(config: str, out: Path | None) -> None:
-    """Pin a finished experiment, and push it if there is a remote."""
+    """Pin a finished experiment, and push it if there is a remote.
+
+    What is not as its records say (files, checkpoints, data; see `hgpo verify`) is refused.
+    """
     from hgpo.files import write_json
     from hgpo.provenance.pins import add as add_pins
 
-    pins = add_pins(load_config(config))
+    pinned = add_pins(load_config(config))
     if out is not None:
-        write_json(out, {"pins": {str(path): path.read_text(encoding="utf-8") for path in pins}})
-    for path in pins:
+        write_json(out, {"pins": {str(path): path.read_text(encoding="utf-8") for path in pinned.files}})
+    for path in pinned.files:
         click.echo(str(path))
-    click.echo(f"keep them: git add {pins[0].parent} .dvc .dvcignore && git commit")
+    if pinned.remote:
+        click.echo(f"pushed to {pinned.remote}")
+    else:
+        click.echo("nothing was pushed: there is no remote. Name one: hgpo pin init --remote URL; then: dvc push")
+    click.echo(f"keep them: git add {pinned.files[0].parent} .dvc .dvcignore && git commit")
 
 
 @pin.command()

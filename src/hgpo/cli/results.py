@@ -29,6 +29,8 @@ def verify(config: str) -> None:
     found = verify_results(load_config(config))
     for missing in found.absent:
         click.echo(f"not here, not checked: {missing}")
+    for setting in found.aside:
+        click.echo(f"another setting, on which no result depends: {setting}")
     for difference in found.differences:
         click.secho(f"differs: {difference}", fg="red")
     checked = ", ".join(f"{count} {what}" for what, count in found.checked.items())
@@ -73,7 +75,7 @@ def results_config(path: Path) -> Config:
     if (path / "config.yaml").exists():
         found = load_config(path / "config.yaml")
     elif manifest := read_json(path / "manifest.json"):
-        found = parse_config(manifest["config"], f"{path}/manifest.json")
+        found = parse_config(manifest.get("config"), f"{path}/manifest.json")
     else:
         raise DataError(f"{path} is no results folder: it holds neither config.yaml nor manifest.json")
     folder = path.resolve()

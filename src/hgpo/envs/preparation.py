@@ -9,7 +9,7 @@ from hgpo.config import Config
 from hgpo.envs import environment_package, expert_for, open_environment
 from hgpo.envs.panels import verify_panels, write_panels
 from hgpo.errors import DataError, EnvironmentFailure
-from hgpo.files import SUMS, changed_since, read_object, sha256_file, sha256_json, write_json, write_sums
+from hgpo.files import SUMS, changed_since, files_below, read_object, sha256_file, sha256_json, write_json, write_sums
 from hgpo.tasks import Panel, Task
 
 MARKER = "prepared.json"
@@ -33,7 +33,7 @@ def prepare(config: Config, environment: str) -> Path:
     if again and (damaged := changed_since(sums)):
         raise DataError(f"{damaged[0]} is not what was prepared", f"delete {folder} and run `hgpo prepare-data` anew")
     if not again:
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = files_below(folder)
         write_sums(sums, [path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts)])
     write_json(marker, _marker(config, environment, panels))
     return marker

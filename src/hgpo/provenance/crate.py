@@ -23,7 +23,8 @@ def write_crate(folder: Path, manifest: dict[str, Any]) -> Path:
 
 def metadata(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The crate: every file with its sha256, and the run that turned episodes into tables."""
-    files = sorted(manifest["files"])
+    files, code = sorted(manifest["files"]), manifest["code"]
+    versions = code.get("packages") or {}
     results = [name for name in files if name.startswith(("tables/", "figures/"))]
     inputs = [name for name in files if name not in results]
     entities: list[dict[str, Any]] = [
@@ -56,7 +57,7 @@ def metadata(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             "@id": "#hgpo",
             "@type": "SoftwareApplication",
             "name": "hgpo",
-            "softwareVersion": f"{manifest['code']['packages'].get('hgpo', 'unknown')} ({manifest['code']['commit']})",
+            "softwareVersion": f"{versions.get('hgpo', 'unknown')} ({code.get('commit', 'unknown')})",
         },
         {
             "@id": "#reporting",

@@ -1,4 +1,7 @@
-"""What this machine has for each use of the project, what is missing, and how to get it."""
+"""What this machine has for each use of the project, what is missing, and how to get it.
+
+To import this module takes nothing but the standard library: it also says what is missing where nothing is installed.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-
-from hgpo.config import Config
+if TYPE_CHECKING:
+    from hgpo.config import Config
 
 USES = {
     "base": "demo, tests, evaluation and training on a CPU",
@@ -27,31 +30,64 @@ USES = {
 }
 FREE_DISK_GB = {"base": 5, "gpu": 100}
 OPEN_FILES = 4096
+SOURCE = Path(__file__).resolve().parents[3]  # the project's folder, where the code runs from its sources
+INSTALL = "make install, in the project's folder; then use .venv/bin/hgpo"
 SHARED_MEMORY_GB = 1
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `mend` says how to get it and is empty if nothing is missing."""
+    """One thing looked at. `mend` says how to get it and is empty if nothing is missing.
+
+    by_itself: the workflow sees to it, so that it does not count as missing.
+    """
 
     use: str
     subject: str
     found: str
     mend: str = ""
+    by_itself: bool = False
 
     @property
     def fine(self) -> bool:
-        return not self.mend
+        return self.by_itself or not self.mend
 
 
-def examine(uses: list[str], config: Config | None = None) -> Iterator[Finding]:
-    """Every finding for `uses` (keys of USES), and for the data and models of `config` if there is one."""
+def examine(uses: list[str], config: str | None = None) -> Iterator[Finding]:
+    """Every finding for `uses` (keys of USES), and for the data and models of the configuration file, if one is named.
+
+    Raises ConfigError if the configuration is wrong.
+    """
     for use in uses:
         for check in CHECKS[use]:
             yield from check()
-    if config is not None:
-        yield from data_of(config)
-        yield from models_of(config)
+    if config is None:
+        return
+    try:
+        from hgpo.config import load_config
+
+        loaded = load_config(config)
+        yield from data_of(loaded, config)
+        yield from models_of(loaded, config)
+    except ModuleNotFoundError as error:
+        yield Finding("base", "configuration", f"cannot be looked at without the package {error.name}", INSTALL)
+
+
+def plain(findings: list[Finding], uses: list[str]) -> str:
+    """The findings as lines of text."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.use:<11} {finding.subject}: {finding.found}")
+        lines += [f"{'':<11}   mend: {finding.mend}"] * bool(finding.mend)
+    return "\n".join([*lines, *verdicts(findings, uses)])
+
+
+def verdicts(findings: list[Finding], uses: list[str]) -> Iterator[str]:
+    """For each use, how much is missing."""
+    for use in uses:
+        problems = sum(not finding.fine for finding in findings if finding.use == use)
+        verdict = f"{problems} thing{'s' * (problems != 1)} missing" if problems else "ready"
+        yield f"{use:<11} {verdict}: {USES[use]}"
 
 
 def python() -> Iterator[Finding]:
@@ -60,37 +96,71 @@ def python() -> Iterator[Finding]:
     yield Finding("base", "Python", found, "" if tried else "use Python 3.11 or 3.12")
 
 
+def itself() -> Iterator[Finding]:
+    try:
+        yield Finding("base", "hgpo", version("hgpo"))
+    except PackageNotFoundError:
+        yield Finding("base", "hgpo", "runs from its folder, is not installed", INSTALL)
+
+
+def wanted(extra: str | None) -> list[str]:
+    """The requirements of the project itself (`extra` None) or of an extra, as `name>=version`.
+
+    Of a project that is not installed, those that its pyproject.toml names; empty if that cannot be read.
+    """
+    try:
+        found = []
+        for line in requires("hgpo") or []:
+            requirement, _, marker = line.partition(";")
+            named = re.search(r"extra *== *[\"']([^\"']+)", marker)
+            if (named[1] if named else None) == extra:
+                found.append(requirement.strip())
+        return found
+    except PackageNotFoundError:
+        try:
+            import tomllib  # from Python 3.11 on
+
+            project = tomllib.loads((SOURCE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        except (ImportError, OSError):
+            return []
+        return project["optional-dependencies"][extra] if extra else project["dependencies"]
+
+
 def packages_of(use: str, extra: str | None, how: str) -> Callable[[], Iterator[Finding]]:
     """A check that the packages of the project itself (`extra` None) or of an extra are there and fit."""
 
     def check() -> Iterator[Finding]:
-        absent, wrong, count = [], [], 0
-        for line in requires("hgpo") or []:
-            requirement = Requirement(line)
-            named = "extra" in str(requirement.marker)
-            if named != (extra is not None) or not (
-                requirement.marker is None or requirement.marker.evaluate({"extra": extra or ""})
-            ):
-                continue
-            count += 1
+        absent, wrong, requirements = [], [], wanted(extra)
+        for line in requirements:
+            name = re.match(r"[A-Za-z0-9._-]+", line)
             try:
-                installed = version(requirement.name)
+                installed = version(name[0] if name else line)
             except PackageNotFoundError:
-                absent.append(requirement.name)
+                absent.append(name[0] if name else line)
                 continue
-            if not requirement.specifier.contains(installed, prereleases=True):
-                wrong.append(f"{requirement.name} {installed} (wanted {requirement.specifier})")
+            if not _fits(line, installed):
+                wrong.append(f"{name[0] if name else line} {installed} (wanted {line})")
         problems = [f"missing: {', '.join(absent)}"] * bool(absent) + [f"other: {', '.join(wrong)}"] * bool(wrong)
-        yield Finding(use, "packages", "; ".join(problems) or f"{count} as wanted", how if problems else "")
+        problems += ["it is not known which are wanted"] * (not requirements)
+        yield Finding(use, "packages", "; ".join(problems) or f"{len(requirements)} as wanted", how if problems else "")
 
     return check
+
+
+def _fits(line: str, installed: str) -> bool:
+    """Whether a version is one that a requirement allows; without `packaging`, itself wanted, that is not looked at."""
+    try:
+        from packaging.requirements import Requirement
+    except ModuleNotFoundError:
+        return True
+    return Requirement(line).specifier.contains(installed, prereleases=True)
 
 
 def torch_device() -> Iterator[Finding]:
     try:
         import torch
-    except ImportError as error:
-        yield Finding("gpu", "GPUs", f"torch does not load: {error}", "make install")
+    except (ImportError, OSError) as error:  # OSError: a library that torch is linked with
+        yield Finding("gpu", "GPUs", f"torch does not load: {error}", INSTALL)
         return
     driver = first_line("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
     if torch.cuda.is_available():
@@ -122,9 +192,10 @@ def disk(use: str) -> Callable[[], Iterator[Finding]]:
             folder = Path(name).absolute()
             while not folder.exists():
                 folder = folder.parent
-            free = shutil.disk_usage(folder).free / 1e9
+            free, wish = shutil.disk_usage(folder).free / 1e9, FREE_DISK_GB[use]
             mend = f"free space below {folder}, or set `results` and `data.directory` to folders on a larger disk"
-            yield Finding(use, f"disk of {name}", f"{free:.0f} GB free", "" if free >= FREE_DISK_GB[use] else mend)
+            found = f"{free:.0f} GB free; the use `{use}` wants {wish} GB"
+            yield Finding(use, f"disk of {name}", found, "" if free >= wish else mend)
             if not os.access(folder, os.W_OK):
                 yield Finding(use, f"folder of {name}", f"{folder} cannot be written", "work in a folder of your own")
 
@@ -190,18 +261,29 @@ def slurm_profile() -> Iterator[Finding]:
 
 
 def dvc_remote() -> Iterator[Finding]:
-    if shutil.which("dvc") is None:
-        return
+    from hgpo.errors import HgpoError
+
     if not Path(".dvc").is_dir():
         yield Finding("pins", "DVC project", "not set up here", "hgpo pin init --remote FOLDER")
         return
-    remotes = (output_of("dvc", "remote", "list") or "").split()
-    mend = "hgpo pin init --remote FOLDER"
-    yield Finding("pins", "DVC remote", " ".join(remotes) or "none", "" if remotes else mend)
+    try:
+        from hgpo.provenance.remote import check_remote, default_remote
+
+        remote = default_remote()
+    except (ModuleNotFoundError, HgpoError):
+        return  # without DVC: the packages say so
+    if remote is None:
+        yield Finding("pins", "DVC remote", "none: pins are not pushed", "hgpo pin init --remote FOLDER")
+        return
+    try:
+        check_remote(remote)
+        yield Finding("pins", "DVC remote", remote)
+    except HgpoError as error:
+        yield Finding("pins", "DVC remote", error.message, error.hint or "")
 
 
-def data_of(config: Config) -> Iterator[Finding]:
-    """Whether the data of the experiment are prepared, or can be."""
+def data_of(config: Config, file: str = "CONFIG") -> Iterator[Finding]:
+    """Whether the data of the experiment are prepared, or can be. file: the configuration, as mends name it."""
     for name in config.matrix.environments:
         source = getattr(config.data, name)
         marker = config.data_folder(name) / "prepared.json"
@@ -211,23 +293,29 @@ def data_of(config: Config) -> Iterator[Finding]:
             mend = f"set data.{name}.mirror to a copy of the official data"
             yield Finding("base", f"data of {name}", f"no mirror at {source.mirror}", mend)
         else:
-            yield Finding("base", f"data of {name}", f"not yet prepared (source: {source.source})")
+            mend, official = f"hgpo prepare-data --config {file} --environment {name}", source.source == "official"
+            mend += ", where there is a network" if official else "; `snakemake` does it by itself"
+            yield Finding("base", f"data of {name}", f"not yet prepared (source: {source.source})", mend, not official)
 
 
-def models_of(config: Config) -> Iterator[Finding]:
-    """Whether the models of the experiment can be loaded without a network."""
+def models_of(config: Config, file: str = "CONFIG") -> Iterator[Finding]:
+    """Whether the models of the experiment can be loaded without a network. file: as in `data_of`."""
     from huggingface_hub import try_to_load_from_cache
 
     for name in config.matrix.models:
         model = config.models[name]
         if model.source == "embedded":
             yield Finding("base", f"model {name}", "embedded: made here")
+        elif model.endpoint is not None:
+            yield Finding("base", f"model {name}", f"reached at {model.endpoint.url}")
         elif Path(model.source).is_dir():
             yield Finding("base", f"model {name}", model.source)
         elif isinstance(try_to_load_from_cache(model.source, "config.json", revision=model.revision), str):
             yield Finding("base", f"model {name}", f"{model.source} in the cache")
         else:
-            mend = f"fetch it on a machine with network: hgpo fetch-model --model {name} (HF_HOME names the cache)"
+            record = f"{config.data.directory}/models/{name}.json"
+            fetch = f"hgpo fetch-model --config {file} --model {name} --out {record}"
+            mend = f"fetch it on a machine with network: {fetch} (HF_HOME names the cache)"
             yield Finding("base", f"model {name}", f"{model.source} is not in the cache", mend)
 
 
@@ -248,7 +336,8 @@ def first_line(*command: str) -> str | None:
 CHECKS: dict[str, list[Callable[[], Iterator[Finding]]]] = {
     "base": [
         python,
-        packages_of("base", None, "make install"),
+        itself,
+        packages_of("base", None, INSTALL),
         program("base", "git", "install git: the commit of the code goes into every result"),
         disk("base"),
         limits,

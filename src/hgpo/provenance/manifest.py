@@ -22,7 +22,11 @@ from hgpo.reporting.table import FORMATS, Table
 from hgpo.versions import PACKAGE, code_commit, package_versions
 
 NAME = "manifest.json"
+CONFIG = "config.yaml"  # the resolved configuration, as the workflow wrote it
 FORMAT = 2  # count up when a key changes
+KINDS = {"name": str, "date": str, "config": dict, "config_hash": str, "code": dict, "container": dict, "rows": list}
+HASHES = ("files", "panels", "checkpoints")  # of each, the hash by name
+REPORT, VIEWER = "report.html", "viewer"  # made anew at will, with hashes of their own: not among `files`
 ROW_KEYS = ("model", "environment", "split", "history")
 HASHED = (
     "episodes/**/*.parquet",
@@ -35,7 +39,7 @@ HASHED = (
     "start/**/checkpoint.json",
     "checks/*.json",
     "container.json",
-    "config.yaml",
+    CONFIG,
 )
 
 
@@ -59,6 +63,7 @@ def write_manifest(config: Config) -> Path:
         "code": {"commit": code_commit(), "packages": package_versions(), "locks": lock_hashes()},
         "container": read_json(config.folder / "container.json") or {"enabled": False},
         "files": file_hashes(config),
+        "pages": [page for page in (REPORT, VIEWER) if (config.folder / page).exists()],
         "panels": {where: panel.hash for where, panel in sorted(results.panels.items())},
         "checkpoints": _checkpoints(results),
         "rows": [row for table in made for row in _rows(config, results, table)],
@@ -70,15 +75,23 @@ def write_manifest(config: Config) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a results folder. Raises DataError if it is missing, unreadable or was changed."""
+    """The manifest of a results folder. Raises DataError if it is missing, unreadable, no manifest, or was changed."""
     body = read_json(folder / NAME)
     if body is None:
         raise DataError(f"there is no {NAME} in {folder}", "run `hgpo manifest` first")
     stated = body.pop("hash", None)
     if stated != sha256_json(body):
         raise DataError(f"{folder / NAME} was changed after it was written", "run `hgpo manifest` again")
-    if body["format"] != FORMAT:
+    if body.get("format", FORMAT) != FORMAT:
         raise DataError(f"{folder / NAME} has format {body['format']}, not {FORMAT}", "run `hgpo manifest` again")
+    kinds = {"format": int} | KINDS | dict.fromkeys(HASHES, dict)
+    wrong = [key for key, kind in kinds.items() if not isinstance(body.get(key), kind)]
+    wrong += [key for key in HASHES if key not in wrong and not all(isinstance(v, str) for v in body[key].values())]
+    if wrong:
+        raise DataError(
+            f"{folder / NAME} is no manifest: it lacks {', '.join(wrong)}, or has something else there",
+            "run `hgpo manifest` again",
+        )
     return body
 
 

@@ -9,30 +9,34 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
-from hgpo.config import Config, plan_runs
+from hgpo.config import Config, plan_baselines, plan_runs
 from hgpo.errors import DataError, HgpoError
-from hgpo.files import write_text
+from hgpo.files import files_below, is_utf8, write_text
+from hgpo.provenance.remote import REMOTE, cached, check_remote, default_remote, dvc, explain, set_remote
 
 PARTS = {
     "data": "prepared data of each environment, with its panels",
     "checkpoints": "starting and final checkpoints, with their metrics",
     "episodes": "evaluation episodes",
-    "record": "resolved configuration, manifest, tables and figures",
+    "record": "resolved configuration, manifest, tables, figures and report",
 }
 SETTINGS = {"cache.type": "reflink,hardlink,symlink,copy"}
 IGNORED = ".snakemake_timestamp\n*.tmp\n"
 COPIED_BELOW = 4 << 20  # bytes; smaller files are copied, larger ones hard-linked where the file system can
 
 
-def initialise(folder: Path, remote: str | None) -> None:
-    """Makes the project a DVC project: link types for the cache, what to ignore, the remote called `pins`."""
+def initialise(folder: Path, remote: str | None, replace: bool = False) -> bool:
+    """Makes the project a DVC project: link types for the cache, what to ignore, the default remote.
+
+    Returns whether the remote is new. replace: take it instead of another one that is there. Raises DataError if there
+    is another one: a project has one remote, and the files that were pushed to the other would not be found any more.
+    """
     if not Path(".git").exists():
         raise DataError("there is no git repository in this folder", "DVC keeps its files in git: run `git init` first")
     with _one_at_a_time():
@@ -46,34 +50,83 @@ def initialise(folder: Path, remote: str | None) -> None:
         text = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
         if IGNORED not in text:
             write_text(ignore, text + IGNORED)
-        if remote is not None and f"url = {remote}\n" not in done:
-            dvc("remote", "add", "--default", "--force", "pins", str(remote))
-            dvc("remote", "modify", "pins", "verify", "true")  # a changed object is found when it is fetched
+        new = remote is not None and set_remote(remote, replace)
     folder.mkdir(parents=True, exist_ok=True)
+    return new
 
 
-def add(config: Config) -> list[Path]:
-    """Pins everything of a finished experiment and pushes it to the remote, if there is one; the `.dvc` files.
+@dataclass
+class Pinned:
+    """The `.dvc` files of an experiment, and the remote that it was pushed to, if there is one."""
 
-    Raises DataError naming the first run or evaluation that is not there.
+    files: list[Path]
+    remote: str | None
+
+
+def add(config: Config) -> Pinned:
+    """Pins everything of a finished experiment and pushes it to the remote, if there is one.
+
+    Raises DataError naming the first run or evaluation that is not there, or what is not as it was recorded.
     """
     home = Path(config.dvc.folder) / config.name
-    initialise(home, config.dvc.remote)
+    for part in PARTS:
+        for source, _ in contents(config, part):
+            if not source.exists():
+                raise DataError(f"nothing to pin at {source}", "finish the experiment first, then pin it")
+    _check(config)
+    new = initialise(home, config.dvc.remote)
     for part in PARTS:
         fresh = home / f".{part}.new"
         shutil.rmtree(fresh, ignore_errors=True)
         for source, place in contents(config, part):
-            if not source.exists():
-                raise DataError(f"nothing to pin at {source}", "finish the experiment first, then pin it")
             lay(source, fresh / place)
         shutil.rmtree(home / part, ignore_errors=True)
         fresh.rename(home / part)
     targets = [f"{home}/{part}" for part in PARTS]
+    files = [Path(f"{target}.dvc") for target in targets]
     with _one_at_a_time():
         dvc("add", *targets)
-        if remotes():
-            dvc("push", *(f"{target}.dvc" for target in targets))
-    return [Path(f"{target}.dvc") for target in targets]
+        remote = default_remote()
+        if remote:
+            _push(files, remote, new)
+    return Pinned(files, remote)
+
+
+def _check(config: Config) -> None:
+    """Raises DataError if what is to be pinned is not whole, or not what its records say."""
+    from hgpo.provenance.manifest import read_manifest
+    from hgpo.provenance.verify import verify_record
+
+    for run in [*plan_runs(config), *plan_baselines(config)]:
+        for split in config.environment(run.environment).evaluation_splits:
+            for seed in config.evaluation.seeds:
+                if not (episodes := run.episodes(config, split, seed)).exists():
+                    raise DataError(f"nothing to pin at {episodes}", "finish the experiment first, then pin it")
+    verified = verify_record(config, read_manifest(config.folder))
+    incomplete = [
+        f"{what} is not whole" for what in verified.absent if "/rollouts/" not in what
+    ]  # those are not pinned
+    if found := [*verified.differences, *incomplete]:
+        more = f" (and {len(found) - 1} more: `hgpo verify` lists them)" if len(found) > 1 else ""
+        raise DataError(
+            f"{config.folder} is not what was recorded, and is not pinned: {found[0]}{more}",
+            "restore what was changed, or make it again; where the change is meant, run `hgpo manifest` again",
+        )
+
+
+def _push(files: list[Path], remote: str, new: bool) -> None:
+    """Pushes; a remote that was set just now for it is taken back if that fails."""
+    try:
+        if not new:
+            check_remote(remote)
+        dvc("push", *map(str, files))
+    except HgpoError as error:
+        if new:
+            dvc("remote", "remove", REMOTE)
+        raise DataError(
+            f"{files[0].parent} is pinned here, but not pushed to {remote}: {error.message}",
+            error.hint if not new else "correct dvc.remote in the configuration, then run `hgpo pin add` again",
+        ) from None
 
 
 def pull(name: str, folder: Path = Path("pins"), offline: bool = False) -> Config:
@@ -91,11 +144,7 @@ def pull(name: str, folder: Path = Path("pins"), offline: bool = False) -> Confi
         known = sorted(path.name for path in folder.glob("*") if (path / "record.dvc").exists())
         raise DataError(f"{name!r} is not pinned here: no {absent[0]}", f"pinned are: {', '.join(known) or 'none'}")
     if not offline:
-        with _one_at_a_time():
-            try:
-                dvc("checkout", *map(str, pins))
-            except HgpoError:
-                dvc("pull", *map(str, pins))
+        _fetch(pins)
     if not (home / "record/config.yaml").exists():
         raise DataError(f"no {home / 'record'} here", f"hgpo pin pull {name}")
     config = load_config(home / "record/config.yaml")
@@ -109,6 +158,40 @@ def pull(name: str, folder: Path = Path("pins"), offline: bool = False) -> Confi
             lay(source, target)
     age_markers(config)
     return config
+
+
+def _fetch(pins: list[Path]) -> None:
+    """Puts the pinned folders beside their pins, from the cache or else from the remote."""
+    if not Path(".dvc/config").is_file():
+        raise DataError(
+            "this is no DVC project any more: .dvc/config is missing",
+            "git checkout HEAD -- .dvc .dvcignore; or, if git does not have it: hgpo pin init --remote URL",
+        )
+    with _one_at_a_time():
+        if cached(pins):
+            try:
+                dvc("checkout", *map(str, pins))
+                return
+            except HgpoError:
+                pass
+        remote = default_remote()
+        if remote is None:
+            raise DataError(
+                f"{pins[0].parent} is not in the cache, and this project has no DVC remote to fetch it from",
+                "hgpo pin init --remote URL, with the URL that it was pushed to",
+            )
+        check_remote(remote)
+        failed = None
+        for _ in range(2):  # after a mend the first pull still goes by the list that DVC remembers, and renews it
+            try:
+                dvc("pull", *map(str, pins))
+                failed = None
+                break
+            except HgpoError as error:
+                failed = error
+        wrong = explain(pins, remote, failed)  # in any case: DVC takes a changed list of a folder's files for right
+        if wrong is not None:
+            raise wrong
 
 
 def contents(config: Config, part: str) -> Iterator[tuple[Path, Path]]:
@@ -128,6 +211,9 @@ def contents(config: Config, part: str) -> Iterator[tuple[Path, Path]]:
             "ro-crate-metadata.json",
             "tables",
             "figures",
+            "analysis",
+            "report.html",
+            "report.html.sha256",
         )
         for name in names:
             if (results / name).exists() or name == "config.yaml":
@@ -148,8 +234,10 @@ def lay(source: Path, target: Path) -> None:
     Raises DataError where another content lies already.
     """
     if source.is_dir():
-        for path in sorted(source.rglob("*")):
-            if path.is_file() and path.name != ".snakemake_timestamp":
+        for path in files_below(source):
+            if not is_utf8(path):
+                raise DataError(f"{os.fsencode(path)!r}: DVC takes no name that is not UTF-8", "rename or remove it")
+            if path.name != ".snakemake_timestamp":
                 lay(path, target / path.relative_to(source))
         return
     if target.exists():
@@ -192,31 +280,6 @@ def age_markers(config: Config) -> None:
     for step, marker in enumerate(markers):
         if marker.exists() and episodes:
             os.utime(marker, (before + step / 1000, before + step / 1000))
-
-
-def remotes() -> list[str]:
-    return [line.split()[0] for line in dvc("remote", "list").splitlines() if line.strip()]
-
-
-def dvc(*arguments: str) -> str:
-    """Runs DVC; its output. Raises HgpoError with what DVC said and what mends it."""
-    try:
-        command = [sys.executable, "-m", "dvc", *arguments]
-        quiet = os.environ | {"DVC_NO_ANALYTICS": "1"}
-        result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=quiet)
-    except OSError as error:
-        raise HgpoError(f"DVC does not start: {error}", "pip install -e '.[dvc]'") from None
-    if result.returncode == 0:
-        return result.stdout
-    said = [line for line in (result.stderr + result.stdout).splitlines() if line.strip()]
-    if any("No module named dvc" in line for line in said):
-        raise HgpoError("DVC is not installed", "pip install -e '.[dvc]'")
-    text = "\n  ".join(said[-8:])
-    if arguments[0] in ("pull", "push", "fetch"):
-        mend = "is the remote there? `dvc remote list` names it; on the machine that has the files: `dvc push`"
-    else:
-        mend = "see `dvc doctor`"
-    raise DataError(f"dvc {' '.join(arguments)} failed:\n  {text}", mend)
 
 
 def _one_at_a_time() -> FileLock:

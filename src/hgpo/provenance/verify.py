@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hgpo.config import Config, plan_runs
+from hgpo.config import Config, Run, load_config, plan_runs
+from hgpo.config.experiment import parse_config
 from hgpo.envs.preparation import MARKER, verify_data
-from hgpo.errors import HgpoError
-from hgpo.files import SUMS, changed_since, read_sums
+from hgpo.errors import ConfigError, HgpoError
+from hgpo.files import SUMS, changed_since, files_below, read_sums
 from hgpo.provenance import crate
-from hgpo.provenance.manifest import checkpoint_folder, config_hash, file_hashes, read_manifest
+from hgpo.provenance.manifest import CONFIG, REPORT, VIEWER, checkpoint_folder, file_hashes, read_manifest
 from hgpo.reporting.build import make_tables
-from hgpo.reporting.collect import Results, load_results, read_json, warm_start_runs
+from hgpo.reporting.collect import WARM_START, Results, load_results, read_json, warm_start_runs
 from hgpo.reporting.table import rendered
+
+# Settings that no result depends on: where things lie, where and how fast jobs run, what is kept or sent elsewhere. A
+# `*` stands for any name. Of how a model is run, DECIDING is part of what makes a training run the one that it is.
+ASIDE = [
+    *(("results",), ("data", "directory"), ("containers",), ("dvc",), ("tracking",), ("evaluation", "batch_size")),
+    *(("models", "*", part) for part in ("gpus", "engine", "learner", "placement")),
+]
+DECIDING = {"engine": ("kind", "arguments"), "learner": ("kind", "zero_stage"), "placement": ("learner_ranks",)}
 
 
 @dataclass
 class Verification:
-    """differences: what is not as it was. absent: what could not be checked here. checked: counts of what was."""
+    """differences: what is not as it was. absent: what could not be checked here. checked: counts of what was.
+
+    aside: settings that are others than then, but decide no result.
+    """
 
     differences: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
     checked: dict[str, int] = field(default_factory=dict)
+    aside: list[str] = field(default_factory=list)
 
 
 def verify(config: Config) -> Verification:
@@ -33,12 +48,9 @@ def verify(config: Config) -> Verification:
 
     Raises DataError if there is no manifest or if the manifest itself was changed.
     """
-    manifest, found = read_manifest(config.folder), Verification()
-    _verify_config(config, manifest, found)
-    _verify_files(config, manifest, found)
-    _verify_checkpoints(config, manifest, found)
-    _verify_data(config, found)
-    _verify_pages(config.folder, found)
+    manifest = read_manifest(config.folder)
+    found = verify_record(config, manifest)
+    _verify_pages(config.folder, manifest, found)
     try:
         results = load_results(config)
         _verify_panels(results, manifest, found)
@@ -48,18 +60,65 @@ def verify(config: Config) -> Verification:
     return found
 
 
-def config_differences(one: Any, other: Any, key: str = "") -> list[str]:
+def verify_record(config: Config, manifest: dict[str, Any]) -> Verification:
+    """The part of `verify` that computes nothing: settings, files, checkpoints and data against their hashes."""
+    found = Verification()
+    _verify_config(config, manifest, found)
+    _verify_files(config, manifest, found)
+    _verify_checkpoints(config, manifest, found)
+    _verify_data(config, found)
+    return found
+
+
+def config_differences(one: Any, other: Any) -> list[str]:
     """Where two configurations differ, as `key: X there, Y here`."""
+    return [text for _, text in _differences(one, other)]
+
+
+def _differences(one: Any, other: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = sorted(one.keys() | other.keys())
-        return [d for k in keys for d in config_differences(one.get(k), other.get(k), f"{key}.{k}".lstrip("."))]
-    return [] if one == other else [f"{key}: {one!r} there, {other!r} here"]
+        for name in sorted(one.keys() | other.keys()):
+            yield from _differences(one.get(name), other.get(name), (*key, name))
+    elif one != other:
+        yield key, f"{'.'.join(key)}: {one!r} there, {other!r} here"
+
+
+def _decides(key: tuple[str, ...]) -> bool:
+    """Whether results depend on a setting."""
+    from hgpo.training.plan import NEUTRAL
+
+    if key[0] == "models" and len(key) > 3 and key[3] in DECIDING.get(key[2], ()):
+        return True
+    training = [(*section, name) for section in (("training",), ("environments", "*", "training")) for name in NEUTRAL]
+    return not any(
+        len(key) >= len(aside) and all(a in ("*", part) for a, part in zip(aside, key, strict=False))
+        for aside in [*ASIDE, *training]
+    )
+
+
+def _since(manifest: dict[str, Any], config: Config) -> Iterator[tuple[bool, str]]:
+    """What differs between the manifest's configuration and `config`, and whether results depend on it."""
+    then = manifest["config"]
+    with suppress(ConfigError):  # keys that are newer than the manifest have their default
+        then = parse_config(then).model_dump(mode="json")
+    for key, text in _differences(then, config.model_dump(mode="json")):
+        yield _decides(key), text
 
 
 def _verify_config(config: Config, manifest: dict[str, Any], found: Verification) -> None:
-    if config_hash(config) != manifest["config_hash"]:
-        for difference in config_differences(manifest["config"], config.model_dump(mode="json")):
-            found.differences.append(f"configuration: {difference}")
+    for decides, text in _since(manifest, config):
+        if decides:
+            found.differences.append(f"configuration: {text}")
+        else:
+            found.aside.append(text)
+
+
+def _rewritten(config: Config, manifest: dict[str, Any]) -> list[str]:
+    """What the configuration file of the results folder says that the manifest does not."""
+    try:
+        return [text for decides, text in _since(manifest, load_config(config.folder / CONFIG)) if decides]
+    except ConfigError as error:
+        return [error.message]
 
 
 def _verify_files(config: Config, manifest: dict[str, Any], found: Verification) -> None:
@@ -71,13 +130,25 @@ def _verify_files(config: Config, manifest: dict[str, Any], found: Verification)
             found.differences.append(f"{name} is missing")
         elif name not in then:
             found.differences.append(f"{name} was not there when the manifest was written")
+        elif name == CONFIG and now[name] != then[name]:
+            found.differences += [f"{name} was changed: {text}" for text in _rewritten(config, manifest)]
         elif now[name] != then[name]:
             found.differences.append(
                 f"{name} was changed: sha256 {now[name][:12]}, the manifest says {then[name][:12]}"
             )
     found.checked["files"] = len(then)
-    if now == then and _read(config.folder / crate.NAME) != crate.metadata(config.folder, manifest):
-        found.differences.append(f"{crate.NAME} is not the one that belongs to the manifest")
+    if now.keys() == then.keys() and all(now[name] == then[name] for name in now if name != CONFIG):
+        stated, right = _read(config.folder / crate.NAME), crate.metadata(config.folder, manifest)
+        if _sizes_aside(stated) != _sizes_aside(right):
+            found.differences.append(f"{crate.NAME} is not the one that belongs to the manifest")
+
+
+def _sizes_aside(body: Any) -> Any:
+    """A crate without the size of the configuration file, which may say the same in other words."""
+    if isinstance(body, dict):
+        aside = {"contentSize"} if body.get("@id") == CONFIG else set()
+        return {key: _sizes_aside(value) for key, value in body.items() if key not in aside}
+    return [_sizes_aside(value) for value in body] if isinstance(body, list) else body
 
 
 def _verify_panels(results: Results, manifest: dict[str, Any], found: Verification) -> None:
@@ -106,11 +177,20 @@ def _verify_data(config: Config, found: Verification) -> None:
     found.checked["tasks' data"] = tasks
 
 
-def _verify_pages(folder: Path, found: Verification) -> None:
+def _verify_pages(folder: Path, manifest: dict[str, Any], found: Verification) -> None:
     """The report and the viewer's page, against the hashes that were written with them."""
-    report, viewer = folder / "report.html", folder / "viewer"
-    for sums, files in ((Path(f"{report}.sha256"), [report]), (viewer / SUMS, sorted(viewer.rglob("*")))):
+    report, viewer = folder / REPORT, folder / VIEWER
+    for page, sums, files in (
+        (REPORT, Path(f"{report}.sha256"), [report]),
+        (VIEWER, viewer / SUMS, files_below(viewer)),
+    ):
         now = {file for file in files if file.is_file() and file != sums and not file.name.startswith(".")}
+        if not now and not sums.exists():
+            if page == REPORT and page in manifest.get("pages", []):
+                found.differences.append(f"{page} is missing; it was there when the manifest was written")
+            else:
+                found.absent.append(page)  # the viewer's page is not pinned
+            continue
         if not sums.exists():
             found.absent += (
                 [f"{sums.parent}: there are no hashes of the {len(now)} files in {sums.name}"] if now else []
@@ -130,7 +210,10 @@ def _verify_checkpoints(config: Config, manifest: dict[str, Any], found: Verific
 
     checked = 0
     for run in [*plan_runs(config), *warm_start_runs(config)]:
-        then, folder = manifest["checkpoints"].get(str(run)), checkpoint_folder(config, run)
+        folder = checkpoint_folder(config, run)
+        then, where = manifest["checkpoints"].get(str(run)), "evaluated was"
+        if then is None:
+            then, where = _recorded(config, run), "its record says"
         if then is None:
             continue
         if not (folder / "config.json").exists():
@@ -143,19 +226,36 @@ def _verify_checkpoints(config: Config, manifest: dict[str, Any], found: Verific
             continue
         checked += 1
         if now != then:
-            found.differences.append(f"the checkpoint {folder} was changed: {now[:12]}, evaluated was {then[:12]}")
+            found.differences.append(f"the checkpoint {folder} was changed: {now[:12]}, {where} {then[:12]}")
     found.checked["checkpoints"] = checked
+
+
+def _recorded(config: Config, run: Run) -> str | None:
+    """The hash of a checkpoint that was not evaluated, as it was recorded when it was written."""
+    started = run.method == WARM_START
+    path = (run.start_folder(config) / "checkpoint.json") if started else (run.folder(config) / "finished.json")
+    stated = (_read(path) or {}).get("hash" if started else "checkpoint_hash")
+    return stated if isinstance(stated, str) else None
 
 
 def _verify_tables(results: Results, found: Verification) -> None:
     made, _ = make_tables(results)
     folder = results.config.folder / "tables"
+    data = [results.config.data_folder(name) for name in results.config.matrix.environments]
+    absent = [str(place) for place in data if not (place / MARKER).is_file()]
+    checked = 0
     for table in made:
-        for ending, text in rendered(table).items():
-            path = folder / f"{table.name}.{ending}"
-            if path.exists() and path.read_bytes() != text.encode("utf-8"):
-                found.differences.append(f"tables/{path.name} is not what the episodes give{_where(path, text)}")
-    found.checked["tables"] = len(made)
+        differences = [
+            f"tables/{path.name} is not what the episodes give{_where(path, text)}"
+            for ending, text in rendered(table).items()
+            if (path := folder / f"{table.name}.{ending}").exists() and path.read_bytes() != text.encode("utf-8")
+        ]
+        if differences and absent and table.name == "leakage":
+            found.absent.append(f"the table {table.name}, which is made from the data: {', '.join(absent)}")
+            continue
+        found.differences += differences
+        checked += 1
+    found.checked["tables"] = checked
     written = (_read(folder / "tables.json") or {}).get("written", {})
     for name in sorted(set(written) - {table.name for table in made}):
         found.absent.append(f"what the table {name} is made from")

@@ -103,6 +103,23 @@ def test_preparing_again_changes_nothing_and_mends_damage(mirror, tmp_path):
     assert len(list_tasks(out, "train")) == 2
 
 
+def test_a_folder_that_is_a_link_is_replaced_and_what_it_leads_to_stays(mirror, tmp_path):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    prepare(_mirror(mirror), out)
+    shutil.move(out / "games", elsewhere)
+    (out / "games").symlink_to(elsewhere)
+    before = sha256_folder(elsewhere)
+    prepare(_mirror(mirror, limits={"train": 2}), out)
+    assert len(list_tasks(out, "train")) == 2 and sha256_folder(elsewhere) == before
+
+
+def test_a_name_that_is_not_utf8_is_refused(mirror, tmp_path):
+    trial = _first(mirror, "game.tw-pddl").parent
+    trial.rename(trial.with_name("trial_" + os.fsdecode(b"\xe9")))
+    with pytest.raises(DataError, match=r"trial_\\xe9' is not UTF-8"):
+        prepare(_mirror(mirror), tmp_path / "out")
+
+
 def test_limits_and_types_select_the_same_tasks_each_time(mirror, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         prepare(_mirror(mirror, limits={"train": 5}, seed=seed), tmp_path / name)

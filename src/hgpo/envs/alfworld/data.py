@@ -68,7 +68,9 @@ def prepare(settings: AlfworldData, folder: Path, workers: int | None = None) ->
             raise DataError(f"{source.name} holds no ALFWorld game", "check the path of the mirror")
     index = {split: [_take(source, task, staging) for task in tasks] for split, tasks in sorted(splits.items())}
     games = folder / "games"
-    if games.exists():
+    if games.is_symlink():
+        games.unlink()  # what it leads to is another's
+    elif games.exists():
         shutil.rmtree(games)
     os.replace(staging / "games", games)
     shutil.rmtree(staging)

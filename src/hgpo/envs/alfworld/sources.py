@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from hgpo.envs.alfworld.compiled import cache_folder
 from hgpo.errors import DataError
-from hgpo.files import atomic_folder, sha256_file
+from hgpo.files import atomic_folder, is_utf8, sha256_file
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 GAME = "game.tw-pddl"
@@ -48,6 +48,9 @@ class FolderSource:
 
     def trials(self, split: str) -> set[str]:
         found = {path.parent for file in (GAME, TRAJECTORY) for path in (self.root / split).glob(f"*/*/{file}")}
+        for path in sorted(found):
+            if not is_utf8(path):
+                raise DataError(f"the name of the folder {os.fsencode(path)!r} is not UTF-8", "rename the folder")
         return {str(path.relative_to(self.root)) for path in found}
 
     def has(self, task: str, file: str) -> bool:
