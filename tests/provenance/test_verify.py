@@ -172,7 +172,7 @@ def change(path, *keys, value):
         (("models", "tiny", "learner"), {"gradient_checkpointing": True}, False),
         (("models", "tiny", "engine"), {"kind": "vllm"}, True),
         (("models", "tiny", "engine"), {"arguments": {"quantization": "fp8"}}, True),
-        (("training", "token_budget"), 2, True),
+        (("training", "token_budget"), 2, False),
         (("training", "environment_workers"), 2, False),
         (("environments", "alfworld", "training"), {"checkpoint_every": 3}, False),
         (("evaluation", "batch_size"), 3, False),

@@ -37,7 +37,7 @@ def vllm_engine(policy, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("policy") / "start"
     save_policy(*policy, folder)
-    settings = Engine(kind="vllm", arguments={"max_num_batched_tokens": 128})
+    settings = Engine(kind="vllm", arguments={"max_num_batched_tokens": 300})
     engine = VllmEngine(folder, settings, "float32", 256, 16, policy[1].eos_token_id)
     yield engine
     engine.close()
@@ -123,8 +123,16 @@ def test_a_request_beyond_the_context_is_refused(vllm_engine):
 
 
 @needs_vllm
+def test_prompts_that_do_not_fit_one_batch_wait_for_the_next(policy, vllm_engine):
+    tokenizer = policy[1]
+    requests = [Request(n, tokenizer.encode(PROMPT * 3), n, 4, 1.0) for n in range(900, 930)]
+    assert sum(len(request.prompt_ids) for request in requests) > 2 * 300
+    assert len(complete(vllm_engine, requests)) == len(requests)
+
+
+@needs_vllm
 def test_further_arguments_reach_vllm(vllm_engine):
-    assert vllm_engine._engine.vllm_config.scheduler_config.max_num_batched_tokens == 128
+    assert vllm_engine._engine.vllm_config.scheduler_config.max_num_batched_tokens == 300
 
 
 @needs_vllm

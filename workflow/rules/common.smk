@@ -151,14 +151,11 @@ def start_settings(model, environment, history):
     ]
 
 
-# Settings that change how fast a run is or how much of it is kept, not what comes out of it.
-NEUTRAL = {"environment_workers", "token_budget", "checkpoint_every", "keep_checkpoints", "episodes_every"}
-
-
 def run_settings(model, environment, method, history):
     """Everything that decides what a training run learns."""
+    training = CONFIG.training_for(environment)
     return [
         start_settings(model, environment, history),
         CONFIG.estimator_for(method, environment, int(history)),
-        CONFIG.training_for(environment).model_dump(mode="json", exclude=NEUTRAL),
+        training.model_dump(mode="json", exclude=training.NEUTRAL),
     ]

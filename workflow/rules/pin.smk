@@ -6,6 +6,7 @@ PINS = of_run("pins.json")
 rule pin:
     input:
         MANIFEST,
+        REPORT,
         rules.tables.output,
         rules.figures.output,
     output:

@@ -91,6 +91,8 @@ rule manifest:
         CONTAINER,
         rules.tables.output,
         rules.figures.output,
+        REPORT,
+        VIEWER,
     output:
         MANIFEST,
         of_run("ro-crate-metadata.json"),

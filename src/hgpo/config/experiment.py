@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -215,6 +215,15 @@ class Training(Settings):
     environment_workers: processes that host the environments, and in which the expert plays for the warm start; 0: the
         process itself does.
     """
+
+    # Settings that decide how fast a run is and how much of it is kept, not what it learns but for rounding.
+    NEUTRAL: ClassVar[set[str]] = {
+        "environment_workers",
+        "token_budget",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "episodes_every",
+    }
 
     iterations: Annotated[int, Field(ge=0)] = 160
     tasks_per_iteration: Count = 16

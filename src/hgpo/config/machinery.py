@@ -17,9 +17,8 @@ class Engine(Settings):
     """What generates the rollouts' completions.
 
     kind: `transformers` generates in the training process with the learner's own weights; `vllm` needs vLLM.
-    replicas, tensor_parallel: with `placement.kind: ray`, how many engines there are and how many GPUs each takes. A
-        small model's engine is held up by its own Python process, not by the GPU: then several replicas on a GPU
-        (colocated, with `cache_gb`) decode faster than one.
+    replicas, tensor_parallel: with `placement.kind: ray`, how many engines there are and how many GPUs each takes.
+        Colocated and with `cache_gb`, several can share a GPU.
     gpu_memory: share of a GPU's memory that a vLLM engine takes for weights and cache together; so much of it has to be
         free when the engine starts.
     cache_gb: GiB of memory for vLLM's cache of keys and values. On a CPU it is 1 by default; on a GPU what `gpu_memory`

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hgpo.config import Config, Run, load_config, plan_runs
+from hgpo.config import Config, Run, Training, load_config, plan_runs
 from hgpo.config.experiment import parse_config
 from hgpo.envs.preparation import MARKER, verify_data
 from hgpo.errors import ConfigError, HgpoError
@@ -85,11 +85,11 @@ def _differences(one: Any, other: Any, key: tuple[str, ...] = ()) -> Iterator[tu
 
 def _decides(key: tuple[str, ...]) -> bool:
     """Whether results depend on a setting."""
-    from hgpo.training.plan import NEUTRAL
-
     if key[0] == "models" and len(key) > 3 and key[3] in DECIDING.get(key[2], ()):
         return True
-    training = [(*section, name) for section in (("training",), ("environments", "*", "training")) for name in NEUTRAL]
+    training = [
+        (*section, name) for section in (("training",), ("environments", "*", "training")) for name in Training.NEUTRAL
+    ]
     return not any(
         len(key) >= len(aside) and all(a in ("*", part) for a, part in zip(aside, key, strict=False))
         for aside in [*ASIDE, *training]

@@ -67,6 +67,8 @@ class VllmEngine:
             "disable_log_stats": True,
             "seed": 0,
         }
+        if not on_gpu:  # a seeded request whose prompt comes in pieces ends in "CPU Generator does not use offset"
+            arguments["enable_chunked_prefill"] = False
         if settings.sync != "reload":
             arguments["weight_transfer_config"] = {"backend": settings.sync}
         self._check_further(settings.arguments, arguments, {field.name for field in fields(EngineArgs)})

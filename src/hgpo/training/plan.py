@@ -15,9 +15,6 @@ from hgpo.rollout.policy import policy_hash
 from hgpo.rollout.records import check_unchanged, read_record
 from hgpo.tasks import Panel, hold_out
 
-# Settings that do not change what a run learns: they may differ when it goes on.
-NEUTRAL = {"environment_workers", "keep_checkpoints", "checkpoint_every", "episodes_every"}
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -67,7 +64,7 @@ def make_plan(config: Config, run: Run) -> Plan:
         "run": vars(run),
         "estimator": estimator,
         "options": options,
-        "training": training.model_dump(mode="json", exclude=NEUTRAL),
+        "training": training.model_dump(mode="json", exclude=training.NEUTRAL),
         "protocol": protocol.model_dump(mode="json", exclude={"training", "warm_start", "evaluation_splits"}),
         "engine": model.engine.kind,
         "learner": {"kind": model.learner.kind, "dtype": dtype_of(model)},
