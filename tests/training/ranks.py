@@ -1,6 +1,7 @@
 """One rank of a DeepSpeed learner and critic in a process of its own.
 
 usage: python ranks.py RANK RANKS PORT STAGE DTYPE FOLDER
+STAGE: of ZeRO; -1: the plain learner and critic, each rank with everything.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main() -> None:
 
     if stage >= 0:
         from hgpo.training.on_ranks import DeepSpeedLearner
-
+    if int(RANKS) > 1:
         torch.distributed.init_process_group("gloo")
     random = np.random.default_rng(0)
     rows = [
@@ -76,10 +77,11 @@ def main() -> None:
 
     learner = make()
     lines = [iterate(learner, 0), iterate(learner, 1)]
-    state = folder / f"state-{STAGE}-{DTYPE}"
-    (folder / f"policy-{STAGE}-{DTYPE}").mkdir(exist_ok=True)
+    name = f"{STAGE}-{DTYPE}-{RANKS}"
+    state = folder / f"state-{name}"
+    (folder / f"policy-{name}").mkdir(exist_ok=True)
     state.mkdir(exist_ok=True)
-    learner.write_policy(folder / f"policy-{STAGE}-{DTYPE}")
+    learner.write_policy(folder / f"policy-{name}")
     learner.write_state(state)
     lines.append(iterate(learner, 2))
     learner.close()
@@ -106,8 +108,8 @@ def main() -> None:
     judged.append(judge(critic, 2))
     if RANK == "0":
         results = {"learner": lines, "critic": judged, "refused": refused}
-        (folder / f"result-{STAGE}-{DTYPE}.json").write_text(json.dumps(results))
-    if stage >= 0:
+        (folder / f"result-{name}.json").write_text(json.dumps(results))
+    if int(RANKS) > 1:
         torch.distributed.destroy_process_group()
         os._exit(0)  # threads of the process group that are still there may abort an orderly end
 

@@ -193,6 +193,18 @@ def test_several_replicas_beside_one_learner_rank_play_the_same_episodes(experim
     assert all(line["sync_gap"] < 1e-3 for line in lines)
 
 
+def test_two_plain_learner_ranks_learn_what_one_learns_and_go_on(experiment, unbroken):
+    model = {"placement": {"kind": "ray", "learner_ranks": 2, "colocated": False}, "engine": {"replicas": 1}}
+    experiment.train(model=model, iterations=2)
+    experiment.train(model=model, iterations=3, allow=True)
+    lines, expected = experiment.metrics(), unbroken.metrics()
+    for key in ("episodes", "success", "steps"):
+        assert [line[key] for line in lines] == [line[key] for line in expected]
+    for line, other in zip(lines, expected, strict=True):
+        assert line["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-2)
+    assert all(line["sync_gap"] < 1e-3 for line in lines)
+
+
 def test_the_death_of_a_learner_stops_the_run_which_then_goes_on(experiment, monkeypatch):
     real = cluster.LearnerGroup.update
 
@@ -216,7 +228,6 @@ def test_the_death_of_a_learner_stops_the_run_which_then_goes_on(experiment, mon
     [
         ({"placement": {"kind": "ray"}, "engine": {"tensor_parallel": 2}}, "tensor_parallel needs GPUs of its own"),
         ({"placement": {"kind": "ray"}, "engine": {"kind": "vllm", "replicas": 2}}, "need to know how much memory"),
-        ({"placement": {"kind": "ray", "learner_ranks": 2}}, "several learner ranks need learner.kind: deepspeed"),
     ],
 )
 def test_placements_that_cannot_be_are_refused(experiment, model, message):

@@ -101,7 +101,7 @@ class Endpoint(Settings):
 class Learner(Settings):
     """What computes log-probabilities and takes optimizer steps.
 
-    kind: `torch` is one process with one device; `deepspeed` is `placement.learner_ranks` processes.
+    kind: of the `placement.learner_ranks` processes each holds everything (`torch`), or its part (`deepspeed`).
     zero_stage: what DeepSpeed shards over the ranks: 0 nothing (float32 weights only), 1 optimizer state, 2 gradients
         too, 3 weights too.
     offload_optimizer, offload_weights: keep these in host memory (`offload_weights` needs stage 3).

@@ -57,7 +57,7 @@ class LearnerRank:
             torch.set_num_threads(1)
         else:
             torch.cuda.set_device(0)  # the only one that Ray lets this process see
-        if plan.model.learner.kind == "deepspeed":
+        if plan.model.learner.kind == "deepspeed" or self._ranks > 1:
             torch.distributed.init_process_group("nccl" if plan.model.gpus else "gloo")
         self._learner, _ = make_learner(plan, checkpoint)
         self._critic: Any = make_critic(plan, self._learner, checkpoint)
@@ -259,8 +259,6 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
             "how much memory each may take",
             "set engine.cache_gb, lower engine.replicas, or set placement.colocated: false",
         )
-    if placement.learner_ranks > 1 and plan.model.learner.kind != "deepspeed":
-        raise ConfigError("several learner ranks need learner.kind: deepspeed", "or set placement.learner_ranks: 1")
     bundles = bundles_of(
         placement.learner_ranks, settings.replicas, settings.tensor_parallel, placement.colocated, gpus
     )

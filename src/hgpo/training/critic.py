@@ -101,6 +101,8 @@ class Critic:
         }
 
     def write_state(self, folder: Path) -> None:
+        if self.rank:
+            return
         weights = {name: p.detach() for name, p in self.model.named_parameters()}
         torch.save({"weights": weights, "optimizer": self.optimizer.state_dict()}, folder / "critic.pt")
 

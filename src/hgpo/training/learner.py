@@ -219,10 +219,13 @@ class Learner:
 
     def write_policy(self, folder: Path) -> None:
         """Writes the policy into an existing folder, as transformers and vLLM load it."""
-        write_policy(self.model, self.tokenizer, folder)
+        if self.rank == 0:
+            write_policy(self.model, self.tokenizer, folder)
 
     def write_state(self, folder: Path) -> None:
         """Writes what a later learner goes on from, except the merged policy: optimizer and trained weights."""
+        if self.rank:
+            return
         trained = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
         torch.save({"optimizer": self.optimizer.state_dict(), "trained": trained}, folder / "learner.pt")
 

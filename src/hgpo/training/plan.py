@@ -75,7 +75,9 @@ def make_plan(config: Config, run: Run) -> Plan:
     if model.engine.arguments:
         identity["engine_arguments"] = model.engine.arguments
     if model.learner.kind == "deepspeed":
-        identity["learner"] |= {"zero_stage": model.learner.zero_stage, "ranks": model.placement.learner_ranks}
+        identity["learner"]["zero_stage"] = model.learner.zero_stage
+    if model.learner.kind == "deepspeed" or model.placement.learner_ranks > 1:
+        identity["learner"]["ranks"] = model.placement.learner_ranks
     return Plan(
         config,
         run,
