@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from hgpo.config import Training
 from hgpo.config.machinery import Learner as Settings
 from hgpo.errors import HgpoError
-from hgpo.training.batches import PADDING, Row, make_batch, micro_batches
+from hgpo.training.batches import PADDING, Row, make_batch, micro_batches, padding_share
 from hgpo.training.learner import Learner, Sample
 from hgpo.training.loss import clipped_policy_loss, k3, response_log_probs
 
@@ -33,6 +33,32 @@ def test_micro_batches_hold_every_row_once_within_the_budget(lengths, budget):
     assert sorted(index for batch in batches for index in batch) == list(range(len(made)))
     for batch in batches:
         assert len(batch) == 1 or max(len(made[i]) for i in batch) * len(batch) <= budget
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 20)), min_size=1, max_size=60),
+    st.integers(1, 300),
+    st.integers(2, 4),
+)
+def test_micro_batches_for_several_ranks_are_even_and_no_more_than_needed(lengths, budget, ranks):
+    made = [Row([1] * prompt, [2] * response) for prompt, response in lengths]
+    batches = micro_batches(made, budget, 1.0, ranks)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(made)))
+    padded = [max(len(made[i]) for i in batch) * len(batch) for batch in batches]
+    assert all(size <= budget or len(batch) == 1 for size, batch in zip(padded, batches, strict=True))
+    needed = len(micro_batches(made, budget, 1.0))
+    assert len(batches) <= -(-needed // ranks) * ranks
+    smaller = micro_batches(made, max(padded) - 1, 1.0)
+    assert len(smaller) > -(-needed // ranks) * ranks or max(padded) == max(map(len, made))
+
+
+def test_micro_batches_of_a_usual_mini_batch_are_of_one_size():
+    random = np.random.default_rng(0)
+    made = [Row([1] * int(n), [2] * 128) for n in random.normal(574, 90, 256).clip(300, 1000)]
+    batches = micro_batches(made, 9024, PADDING, 2)
+    sizes = [sum(len(made[i]) for i in batch) for batch in batches]
+    assert len(batches) % 2 == 0 and min(sizes) > 0.75 * max(sizes)
+    assert padding_share(made, batches) < PADDING
 
 
 def test_log_probs_are_those_of_single_unpadded_rows(policy):

@@ -69,6 +69,8 @@ def test_two_ranks_learn_what_one_plain_learner_and_critic_learn(folder, plain, 
     lines = learn(folder, stage)
     for part, precision in (("learner", 2e-3), ("critic", 1e-2)):
         for ours, theirs in zip(lines[part], plain[part], strict=True):
+            for line in (ours, theirs):
+                line.pop("padding_share", None)  # several ranks cut micro-batches of their own
             assert ours == pytest.approx(theirs, rel=precision, abs=2e-5)
         assert lines[part][2] == lines[part][3], f"a {part} brought back from its state goes on equal"
     if stage != PLAIN:

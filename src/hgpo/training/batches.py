@@ -22,17 +22,36 @@ class Row:
 PADDING = 0.05  # largest share of padding in a micro-batch of the learner
 
 
-def micro_batches(rows: Sequence[Row], token_budget: int, padding: float = 1.0) -> list[list[int]]:
+def micro_batches(rows: Sequence[Row], token_budget: int, padding: float = 1.0, ranks: int = 1) -> list[list[int]]:
     """Indices of `rows` in batches of similar length with at most `token_budget` tokens, padding included.
 
-    padding: largest share of padding in a batch. A row longer than the budget forms a batch of its own. Depends on
-    the lengths alone (ties by index).
+    padding: largest share of padding in a batch; with several ranks, in all of them together if that can be. A row
+    longer than the budget forms a batch of its own. Several ranks wait for each other: for them the batches are as
+    even as their number allows, which is a multiple of `ranks` where that can be. Depends on the lengths alone (ties by
+    index).
     """
-    order = sorted(range(len(rows)), key=lambda i: (len(rows[i]), i))
+    lengths = [len(row) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: (lengths[i], i))
+    if ranks > 1 and padding_share(rows, _cut(order, lengths, token_budget, 1.0)) <= padding:
+        padding = 1.0
+    batches = _cut(order, lengths, token_budget, padding)
+    most = -(-len(batches) // ranks) * ranks
+    low, high = 0, token_budget  # the smallest budget that needs no more batches than that makes them even
+    while ranks > 1 and low < high:
+        middle = (low + high) // 2
+        if len(_cut(order, lengths, middle, padding)) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    return batches if ranks == 1 else _cut(order, lengths, high, padding)
+
+
+def _cut(order: Sequence[int], lengths: Sequence[int], token_budget: int, padding: float) -> list[list[int]]:
+    """Cuts the indices in ascending order of length into as few batches as the bounds allow."""
     batches: list[list[int]] = []
     tokens = 0  # of the last batch, without padding
     for index in order:
-        width = len(rows[index])  # the longest so far, as lengths ascend
+        width = lengths[index]  # the longest so far, as lengths ascend
         padded = width * (len(batches[-1]) + 1) if batches else 0
         if batches and padded <= token_budget and tokens + width >= (1 - padding) * padded:
             batches[-1].append(index)

@@ -71,7 +71,7 @@ class Critic:
         """This rank's part of them, by row index."""
         prompts = [_prompt(row) for row in rows]
         result: dict[int, float] = {}
-        for indices, _ in share_of(micro_batches(prompts, self._token_budget, PADDING), self.rank, self.ranks):
+        for indices, _ in self._share(prompts):
             result.update(zip(indices, self._values([prompts[i] for i in indices]).tolist(), strict=True))
         return result
 
@@ -113,9 +113,12 @@ class Critic:
             parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
 
+    def _share(self, prompts: list[Row]) -> list[tuple[list[int], bool]]:
+        return share_of(micro_batches(prompts, self._token_budget, PADDING, self.ranks), self.rank, self.ranks)
+
     def _step(self, prompts: list[Row], returns: np.ndarray, old_values: np.ndarray) -> float:
         """One optimizer step; the mean loss of all its steps, over all ranks."""
-        share = share_of(micro_batches(prompts, self._token_budget, PADDING), self.rank, self.ranks)
+        share = self._share(prompts)
         total = torch.zeros((), device=self._device)
         self.optimizer.zero_grad()
         for number, (indices, counts) in enumerate(share):

@@ -92,7 +92,7 @@ class Learner:
         """This rank's part of them, by row index."""
         model = model or self.model
         result: dict[int, np.ndarray] = {}
-        for indices, _ in share_of(micro_batches(rows, self.training.token_budget, PADDING), self.rank, self.ranks):
+        for indices, _ in share_of(self._micro_batches(rows), self.rank, self.ranks):
             chosen = [rows[i] for i in indices]
             with self._memory("log-probabilities"):
                 batch = make_batch(chosen, self.pad, self.device, self._least_rows)
@@ -135,7 +135,7 @@ class Learner:
         """One optimizer step: (gradient norm, sums over the tokens of all ranks, share of padding)."""
         rows = [sample.row for sample in samples]
         tokens = sum(len(row.response_ids) for row in rows)
-        batches = micro_batches(rows, self.training.token_budget, PADDING)
+        batches = self._micro_batches(rows)
         share = share_of(batches, self.rank, self.ranks)
         sums = torch.zeros(len(SUMS), device=self.device)
         self.optimizer.zero_grad()
@@ -152,6 +152,9 @@ class Learner:
                 "lower training.learning_rate, or use dtype float32 for the model",
             )
         return norm, totals, padding_share(rows, batches)
+
+    def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
+        return micro_batches(rows, self.training.token_budget, PADDING, self.ranks)
 
     def _micro_loss(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
         """(loss of every response token, sums of what is measured in the order of SUMS)."""
