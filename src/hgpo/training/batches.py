@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 
@@ -91,17 +92,21 @@ class Batch:
 
 def make_batch(rows: Sequence[Row], pad: int, device: torch.device, least: int = 1) -> Batch:
     """least: smallest number of rows; what is missing are rows of padding."""
-    width, count = max(len(row) for row in rows), max(len(rows), least)
-    ids = torch.full((count, width), pad, dtype=torch.long)
-    mask = torch.zeros((count, width), dtype=torch.long)
-    sources: list[int] = []
-    targets: list[int] = []
+    lengths = np.zeros(max(len(rows), least), np.int64)
+    lengths[: len(rows)] = [len(row) for row in rows]
+    width = int(lengths.max())
+    ids = np.full((len(lengths), width), pad, np.int64)
+    sources: list[np.ndarray] = []
     for index, row in enumerate(rows):
-        ids[index, : len(row)] = torch.tensor(row.prompt_ids + row.response_ids)
-        mask[index, : len(row)] = 1
-        first = index * width + len(row.prompt_ids) - 1
-        sources.extend(range(first, first + len(row.response_ids)))
-        targets.extend(row.response_ids)
-    return Batch(
-        ids.to(device), mask.to(device), torch.tensor(sources, device=device), torch.tensor(targets, device=device)
-    )
+        start, end = len(row.prompt_ids), len(row)
+        ids[index, :start], ids[index, start:end] = row.prompt_ids, row.response_ids
+        sources.append(np.arange(start - 1, end - 1) + index * width)
+    flat = np.concatenate(sources)
+    arrays = (ids, (np.arange(width) < lengths[:, None]).astype(np.int64), flat, ids.reshape(-1)[flat + 1])
+    return Batch(*(to_device(array, device) for array in arrays))
+
+
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The array as a tensor there. A GPU is not waited for: it may still be at what came before."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -19,7 +19,7 @@ from hgpo.rollout.memory import out_of_memory
 from hgpo.rollout.policy import named_weights, write_policy
 from hgpo.streams import stream
 from hgpo.training.adapters import without_adapters
-from hgpo.training.batches import PADDING, Row, make_batch, micro_batches, padding_share, share_of
+from hgpo.training.batches import PADDING, Row, make_batch, micro_batches, padding_share, share_of, to_device
 from hgpo.training.loss import clipped_policy_loss, k3, response_log_probs
 from hgpo.training.optimizer import Optimizer
 
@@ -91,15 +91,17 @@ class Learner:
     def share_of_log_probs(self, rows: Sequence[Row], model: Any = None) -> dict[int, np.ndarray]:
         """This rank's part of them, by row index."""
         model = model or self.model
-        result: dict[int, np.ndarray] = {}
+        order: list[int] = []
+        computed: list[torch.Tensor] = []  # fetched at the end: a GPU is not waited for in between
         for indices, _ in share_of(self._micro_batches(rows), self.rank, self.ranks):
-            chosen = [rows[i] for i in indices]
             with self._memory("log-probabilities"):
-                batch = make_batch(chosen, self.pad, self.device, self._least_rows)
-                values = self._forward(model, batch)
-            ends = np.cumsum([len(row.response_ids) for row in chosen])
-            result.update(zip(indices, np.split(values.cpu().numpy(), ends[:-1]), strict=True))
-        return result
+                batch = make_batch([rows[i] for i in indices], self.pad, self.device, self._least_rows)
+                computed.append(self._forward(model, batch))
+            order += indices
+        if not computed:
+            return {}
+        ends = np.cumsum([len(rows[i].response_ids) for i in order])
+        return dict(zip(order, np.split(torch.cat(computed).cpu().numpy(), ends[:-1]), strict=True))
 
     def update(self, samples: Sequence[Sample], seed: int, iteration: int) -> dict[str, float]:
         """Takes the optimizer steps of one iteration; mini-batches are drawn by the stream `shuffling`.
@@ -244,7 +246,7 @@ class Learner:
         """Nothing is left behind by this form of the learner."""
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
-        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+        return to_device(np.asarray(values, np.float32), self.device)
 
     @contextmanager
     def _memory(self, phase: str) -> Iterator[None]:
