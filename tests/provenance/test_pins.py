@@ -340,6 +340,15 @@ def test_whether_anything_was_pushed_is_said(project: Config, tmp_path: Path) ->
     assert f"pushed to {tmp_path / 'remote'}" in said.output and len(model_objects(tmp_path / "remote")) == 2
 
 
+def test_an_object_that_the_remote_lost_is_pushed_again(project: Config, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    pins.add(with_remote(project, remote))
+    lost = model_objects(remote)[0]
+    lost.unlink()
+    pins.add(with_remote(project, remote))
+    assert lost.is_file(), "DVC itself takes a folder whose list is in the remote for pushed"
+
+
 def test_a_folder_that_is_a_link_is_pinned_with_its_files(project: Config, tmp_path: Path) -> None:
     games = project.data_folder("alfworld") / "games"
     shutil.move(games, tmp_path / "games")

@@ -30,6 +30,7 @@ from hgpo.reporting.side_by_side import side_by_side
 from hgpo.reporting.viewer.data import ViewerData
 from hgpo.reporting.viewer.site import write_site
 from hgpo.reporting.viewer.sources import find_sources
+from hgpo.training.plan import settings_of
 
 
 def test_untouched_results_verify(recorded):
@@ -37,6 +38,18 @@ def test_untouched_results_verify(recorded):
     assert found.differences == []
     assert found.checked["tables"] == 8 and found.checked["files"] > 70
     assert any("checkpoint" in line for line in found.absent)  # the made-up runs have no weights
+
+
+def test_no_manifest_says_that_a_run_was_trained_with_other_settings(copied):
+    run = plan_runs(copied)[0]
+    finished = run.folder(copied) / "finished.json"
+    write_json(finished, json.loads(finished.read_text()) | {"identity": settings_of(copied, run)})
+    write_manifest(copied)
+    training = copied.training.model_copy(update={"learning_rate": 0.5})
+    with pytest.raises(DataError, match="was trained with other settings: training.learning_rate: was .*, now 0.5"):
+        write_manifest(copied.model_copy(update={"training": training}))
+    neutral = copied.training.model_copy(update={"token_budget": 7})
+    write_manifest(copied.model_copy(update={"training": neutral}))
 
 
 def test_every_table_row_leads_to_files_that_are_there(recorded):

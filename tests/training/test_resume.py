@@ -69,6 +69,23 @@ def test_what_a_kill_left_half_written_goes_and_the_journal_tells_of_every_start
         assert said in journal
 
 
+def test_metrics_that_are_lost_are_said_to_be(experiment):
+    with pytest.raises(Interrupted):
+        experiment.train(stopped=StopAfter(45))
+    (experiment.run_folder() / "metrics.jsonl").unlink()
+    experiment.train()
+    assert "metrics.jsonl lacks " in (experiment.run_folder() / "train.log").read_text()
+
+
+def test_a_checkpoint_that_is_not_whole_is_no_reason_to_start_anew(experiment):
+    with pytest.raises(Interrupted):
+        experiment.train(stopped=StopAfter(45))
+    for state in experiment.run_folder().glob("checkpoints/*/state.json"):
+        state.unlink()
+    with pytest.raises(CheckpointError, match="cannot be loaded: FileNotFoundError: no state.json"):
+        experiment.train()
+
+
 def test_progress_goes_to_the_error_stream_where_there_is_no_terminal(experiment):
     done = subprocess.run(command(experiment), capture_output=True, text=True)
     assert [line for line in done.stderr.splitlines() if "iteration 2 of 3: success" in line], done.stderr

@@ -7,12 +7,13 @@ key is the hash of all the others, so that a change of the manifest itself shows
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hgpo.config import Config, Run
+from hgpo.config import Config, Run, plan_runs
 from hgpo.errors import DataError
 from hgpo.files import sha256_file, sha256_json, write_json
 from hgpo.provenance.crate import write_crate
@@ -46,8 +47,10 @@ HASHED = (
 def write_manifest(config: Config) -> Path:
     """Writes `results/<name>/manifest.json` and, beside it, the same as an RO-Crate; returns the manifest's path.
 
-    Raises DataError if there are no tables, or if they are not those that the episodes give.
+    Raises DataError if there are no tables, if they are not those that the episodes give, or if a run was trained with
+    other settings.
     """
+    check_settings(config)
     results = load_results(config)
     made, _ = make_tables(results)
     for table in made:
@@ -72,6 +75,21 @@ def write_manifest(config: Config) -> Path:
     write_json(path, body | {"hash": sha256_json(body)})
     write_crate(config.folder, body)
     return path
+
+
+def check_settings(config: Config) -> None:
+    """Raises DataError if a finished run was trained with other settings than those of the configuration."""
+    from hgpo.training.checkpoint import compare
+    from hgpo.training.plan import settings_of
+
+    for run in plan_runs(config):
+        then = (read_json(run.folder(config) / "finished.json") or {}).get("identity")
+        now = json.loads(json.dumps(settings_of(config, run)))
+        if then and (differences := compare({key: then.get(key) for key in now}, now)):
+            raise DataError(
+                f"{run} was trained with other settings: {differences[0]}",
+                "set that back; what is to be trained with the new ones needs another `name`",
+            )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

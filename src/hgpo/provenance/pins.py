@@ -18,7 +18,7 @@ from filelock import FileLock
 from hgpo.config import Config, plan_baselines, plan_runs
 from hgpo.errors import DataError, HgpoError
 from hgpo.files import files_below, is_utf8, write_text
-from hgpo.provenance.remote import REMOTE, cached, check_remote, default_remote, dvc, explain, set_remote
+from hgpo.provenance.remote import REMOTE, cached, check_remote, default_remote, dvc, explain, forget_lists, set_remote
 
 PARTS = {
     "data": "prepared data of each environment, with its panels",
@@ -110,7 +110,7 @@ def _check(config: Config) -> None:
         more = f" (and {len(found) - 1} more: `hgpo verify` lists them)" if len(found) > 1 else ""
         raise DataError(
             f"{config.folder} is not what was recorded, and is not pinned: {found[0]}{more}",
-            "restore what was changed, or make it again; where the change is meant, run `hgpo manifest` again",
+            "restore what was changed, or make it again; after making it again, run `hgpo manifest`",
         )
 
 
@@ -120,6 +120,8 @@ def _push(files: list[Path], remote: str, new: bool) -> None:
         if not new:
             check_remote(remote)
         dvc("push", *map(str, files))
+        if forget_lists(files, remote):
+            dvc("push", *map(str, files))
     except HgpoError as error:
         if new:
             dvc("remote", "remove", REMOTE)

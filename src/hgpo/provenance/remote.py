@@ -101,7 +101,7 @@ def explain(pins: list[Path], remote: str, error: HgpoError | None) -> DataError
         names = [*(place for place, (_, what) in wrong.items() if what != MISSING), _object(remote, _hash_of(pin))]
         delete = "rm -f" if local_folder(remote) else "delete"
         mends.append(f"{delete} {' '.join(shlex.quote(name) for name in dict.fromkeys(names))}")
-        mends.append(f"dvc push {pin}   # where its files are")
+        mends.append(f"dvc push {pin}   # where its files are in the cache; `hgpo pin add` where the results are")
     if not lines:
         return DataError(f"nothing comes from the DVC remote {remote}: {error.message}", error.hint) if error else None
     if error and not local_folder(remote):
@@ -111,6 +111,21 @@ def explain(pins: list[Path], remote: str, error: HgpoError | None) -> DataError
         "delete what is wrong, and the folder's list (`.dir`): without that DVC takes its files for pushed; then push "
         "again:\n    " + "\n    ".join(mends),
     )
+
+
+def forget_lists(pins: list[Path], remote: str) -> bool:
+    """Removes from a folder remote the lists of pinned folders of which it lacks objects; whether there were any.
+
+    DVC takes a folder whose list is there for pushed, whatever became of its files.
+    """
+    place, cache, forgotten = local_folder(remote), dvc("cache", "dir").strip(), False
+    for pin in pins if place else []:
+        top = _hash_of(pin)
+        listed = json.loads(Path(_object(cache, top)).read_bytes())
+        if not all(Path(_object(str(place), entry["md5"])).is_file() for entry in listed):
+            Path(_object(str(place), top)).unlink(missing_ok=True)
+            forgotten = True
+    return forgotten
 
 
 def cached(pins: list[Path]) -> bool:

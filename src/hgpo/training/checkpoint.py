@@ -84,6 +84,9 @@ def find_checkpoint(
     set, CheckpointError if it is damaged.
     """
     found = list_checkpoints(folder)
+    newest = max((path for path in folder.glob("iteration-*") if path.is_dir()), default=None)
+    if newest and newest not in found:  # they are written whole
+        raise damaged(newest, FileNotFoundError("no state.json"))
     if not found:
         return None
     path = found[-1]

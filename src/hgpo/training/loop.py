@@ -119,6 +119,8 @@ class Trainer:
     def __post_init__(self) -> None:
         plan = self.plan
         self.metrics = MetricsLog(plan.folder, self.progress.iteration, plan.config.tracking, plan.identity)
+        if lost := self.metrics.lost:
+            self.journal(f"metrics.jsonl lacks {lost} of {self.progress.iteration} iterations: figures will, too")
         self.collector = Collector(
             plan.protocol,
             plan.run.history,
@@ -337,6 +339,7 @@ def _finish(plan: Plan, progress: Progress, wall_s: float) -> Path:
             "run": vars(plan.run),
             "estimator": plan.estimator,
             "options": plan.options,
+            "identity": plan.identity,
             "iterations": progress.iteration,
             "best": progress.best,
             "checkpoint": "final",

@@ -79,6 +79,7 @@ class Clock:
 class MetricsLog:
     """`metrics.jsonl`, TensorBoard and W&B. On resume, lines of iterations that are done again are dropped.
 
+    lost: how many lines of the iterations before the first are not there.
     identity: what the run is; it becomes W&B's config, and holds no key.
     """
 
@@ -99,6 +100,7 @@ class MetricsLog:
                         kept.append(line)
                 except (ValueError, KeyError):
                     continue  # the last line of a killed run may be cut off; its iteration is done again
+        self.lost = first_iteration - len(kept)
         write_text(self._path, "".join(line + "\n" for line in kept))
         self._board = self._wandb = None
         if tracking.tensorboard:

@@ -47,7 +47,6 @@ def make_plan(config: Config, run: Run) -> Plan:
     """
     training, protocol = config.training_for(run.environment), config.environment(run.environment)
     model, start = config.models[run.model], run.start_folder(config)
-    estimator, options = config.estimator_for(run.method, run.environment, run.history)
     if training.early_stopping and not (training.validate_every and training.validation_tasks):
         raise ConfigError(
             "training.early_stopping needs validations", "set training.validate_every and training.validation_tasks"
@@ -60,24 +59,8 @@ def make_plan(config: Config, run: Run) -> Plan:
     template = load_template(protocol.agent.template)
     start_hash = policy_hash(start)
     check_unchanged(start, (read_record(start / "checkpoint.json") or {}).get("hash"), start_hash)
-    identity: dict[str, Any] = {
-        "run": vars(run),
-        "estimator": estimator,
-        "options": options,
-        "training": training.model_dump(mode="json", exclude=training.NEUTRAL),
-        "protocol": protocol.model_dump(mode="json", exclude={"training", "warm_start", "evaluation_splits"}),
-        "engine": model.engine.kind,
-        "learner": {"kind": model.learner.kind, "dtype": dtype_of(model)},
-        "panel_hash": panel.hash,
-        "start_hash": start_hash,
-        "template": template.label,
-    }
-    if model.engine.arguments:
-        identity["engine_arguments"] = model.engine.arguments
-    if model.learner.kind == "deepspeed":
-        identity["learner"]["zero_stage"] = model.learner.zero_stage
-    if model.learner.kind == "deepspeed" or model.placement.learner_ranks > 1:
-        identity["learner"]["ranks"] = model.placement.learner_ranks
+    settings = settings_of(config, run)
+    identity = settings | {"panel_hash": panel.hash, "start_hash": start_hash, "template": template.label}
     return Plan(
         config,
         run,
@@ -86,10 +69,36 @@ def make_plan(config: Config, run: Run) -> Plan:
         model,
         training,
         protocol,
-        estimator,
-        options,
+        settings["estimator"],
+        settings["options"],
         training_panel,
         validation_panel,
         template,
         identity,
     )
+
+
+def settings_of(config: Config, run: Run) -> dict[str, Any]:
+    """The part of a run's identity that the configuration decides."""
+    training, protocol, model = (
+        config.training_for(run.environment),
+        config.environment(run.environment),
+        config.models[run.model],
+    )
+    estimator, options = config.estimator_for(run.method, run.environment, run.history)
+    settings: dict[str, Any] = {
+        "run": vars(run),
+        "estimator": estimator,
+        "options": options,
+        "training": training.model_dump(mode="json", exclude=training.NEUTRAL),
+        "protocol": protocol.model_dump(mode="json", exclude={"training", "warm_start", "evaluation_splits"}),
+        "engine": model.engine.kind,
+        "learner": {"kind": model.learner.kind, "dtype": dtype_of(model)},
+    }
+    if model.engine.arguments:
+        settings["engine_arguments"] = model.engine.arguments
+    if model.learner.kind == "deepspeed":
+        settings["learner"]["zero_stage"] = model.learner.zero_stage
+    if model.learner.kind == "deepspeed" or model.placement.learner_ranks > 1:
+        settings["learner"]["ranks"] = model.placement.learner_ranks
+    return settings
