@@ -72,6 +72,15 @@ def read_object(path: str | Path) -> dict[str, Any]:
     return body
 
 
+def json_differences(one: Any, other: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """(key, value in `one`, value in `other`) of each place where two JSON values differ, in the order of keys."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in sorted(one.keys() | other.keys()):
+            yield from json_differences(one.get(name), other.get(name), (*key, name))
+    elif one != other:
+        yield key, one, other
+
+
 def sha256_file(path: str | Path) -> str:
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

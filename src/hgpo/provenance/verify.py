@@ -12,7 +12,7 @@ from hgpo.config import Config, Run, Training, load_config, plan_runs
 from hgpo.config.experiment import parse_config
 from hgpo.envs.preparation import MARKER, verify_data
 from hgpo.errors import ConfigError, HgpoError
-from hgpo.files import SUMS, changed_since, files_below, read_sums
+from hgpo.files import SUMS, changed_since, files_below, json_differences, read_sums
 from hgpo.provenance import crate
 from hgpo.provenance.manifest import CONFIG, REPORT, VIEWER, checkpoint_folder, file_hashes, read_manifest
 from hgpo.reporting.build import make_tables
@@ -72,15 +72,11 @@ def verify_record(config: Config, manifest: dict[str, Any]) -> Verification:
 
 def config_differences(one: Any, other: Any) -> list[str]:
     """Where two configurations differ, as `key: X there, Y here`."""
-    return [text for _, text in _differences(one, other)]
+    return [_in_words(*difference) for difference in json_differences(one, other)]
 
 
-def _differences(one: Any, other: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in sorted(one.keys() | other.keys()):
-            yield from _differences(one.get(name), other.get(name), (*key, name))
-    elif one != other:
-        yield key, f"{'.'.join(key)}: {one!r} there, {other!r} here"
+def _in_words(key: tuple[str, ...], one: Any, other: Any) -> str:
+    return f"{'.'.join(key)}: {one!r} there, {other!r} here"
 
 
 def _decides(key: tuple[str, ...]) -> bool:
@@ -101,8 +97,8 @@ def _since(manifest: dict[str, Any], config: Config) -> Iterator[tuple[bool, str
     then = manifest["config"]
     with suppress(ConfigError):  # keys that are newer than the manifest have their default
         then = parse_config(then).model_dump(mode="json")
-    for key, text in _differences(then, config.model_dump(mode="json")):
-        yield _decides(key), text
+    for key, one, other in json_differences(then, config.model_dump(mode="json")):
+        yield _decides(key), _in_words(key, one, other)
 
 
 def _verify_config(config: Config, manifest: dict[str, Any], found: Verification) -> None:

@@ -33,18 +33,19 @@ def micro_batches(rows: Sequence[Row], token_budget: int, padding: float = 1.0, 
     """
     lengths = [len(row) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: (lengths[i], i))
-    if ranks > 1 and padding_share(rows, _cut(order, lengths, token_budget, 1.0)) <= padding:
+    if ranks == 1:
+        return _cut(order, lengths, token_budget, padding)
+    if padding_share(rows, _cut(order, lengths, token_budget, 1.0)) <= padding:
         padding = 1.0
-    batches = _cut(order, lengths, token_budget, padding)
-    most = -(-len(batches) // ranks) * ranks
+    most = -(-len(_cut(order, lengths, token_budget, padding)) // ranks) * ranks
     low, high = 0, token_budget  # the smallest budget that needs no more batches than that makes them even
-    while ranks > 1 and low < high:
+    while low < high:
         middle = (low + high) // 2
         if len(_cut(order, lengths, middle, padding)) <= most:
             high = middle
         else:
             low = middle + 1
-    return batches if ranks == 1 else _cut(order, lengths, high, padding)
+    return _cut(order, lengths, high, padding)
 
 
 def _cut(order: Sequence[int], lengths: Sequence[int], token_budget: int, padding: float) -> list[list[int]]:

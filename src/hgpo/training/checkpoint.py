@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo.errors import CheckpointError, ConfigError
-from hgpo.files import atomic_folder, write_json
+from hgpo.files import atomic_folder, json_differences, write_json
 
 
 @dataclass
@@ -112,12 +112,6 @@ def damaged(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-def compare(old: Any, new: Any, key: str = "") -> list[str]:
-    """The differences of two JSON values, one line each: `key: old, now new`."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        lines = []
-        for name in sorted(old.keys() | new.keys()):
-            where = f"{key}.{name}" if key else name
-            lines += compare(old.get(name), new.get(name), where)
-        return lines
-    return [] if old == new else [f"{key}: was {old!r}, now {new!r}"]
+def compare(old: Any, new: Any) -> list[str]:
+    """The differences of two JSON values, one line each: `key: was old, now new`."""
+    return [f"{'.'.join(key)}: was {was!r}, now {now!r}" for key, was, now in json_differences(old, new)]

@@ -1,4 +1,4 @@
-"""The critic of `ppo`: what return a policy may expect from a prompt on. In this form one process with one device."""
+"""The critic of `ppo`: what return a policy may expect from a prompt on."""
 
 from __future__ import annotations
 
@@ -101,10 +101,9 @@ class Critic:
         }
 
     def write_state(self, folder: Path) -> None:
-        if self.rank:
-            return
-        weights = {name: p.detach() for name, p in self.model.named_parameters()}
-        torch.save({"weights": weights, "optimizer": self.optimizer.state_dict()}, folder / "critic.pt")
+        if self.rank == 0:
+            weights = {name: p.detach() for name, p in self.model.named_parameters()}
+            torch.save({"weights": weights, "optimizer": self.optimizer.state_dict()}, folder / "critic.pt")
 
     @torch.no_grad()
     def read_state(self, folder: Path) -> None:
@@ -138,7 +137,7 @@ class Critic:
         with out_of_memory("the critic", lambda: f"lower training.token_budget ({self._token_budget})"):
             return self._forward(make_batch(prompts, self._pad, self._device))
 
-    # -- what critics of several ranks do differently ------------------------------------------------------------
+    # -- what DeepSpeedCritic does differently --------------------------------------------------------------------
 
     def _make_optimizer(self) -> Any:
         return Optimizer(self.model.parameters(), self.settings.learning_rate, 0.0, self.max_gradient_norm)

@@ -1,4 +1,4 @@
-"""The learner: log-probabilities of responses, and optimizer steps. In this form one process with one device."""
+"""The learner: log-probabilities of responses, and optimizer steps, of one process or of each of several."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Learner:
         measured = (policy, kl, entropy, clipped.float(), torch.ones_like(policy))
         return loss, torch.stack([values.detach().sum() for values in measured])
 
-    # -- what learners of several ranks do differently -----------------------------------------------------------
+    # -- what DeepSpeedLearner does differently -------------------------------------------------------------------
 
     def _make_optimizer(self) -> Any:
         training = self.training
@@ -229,10 +229,9 @@ class Learner:
 
     def write_state(self, folder: Path) -> None:
         """Writes what a later learner goes on from, except the merged policy: optimizer and trained weights."""
-        if self.rank:
-            return
-        trained = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
-        torch.save({"optimizer": self.optimizer.state_dict(), "trained": trained}, folder / "learner.pt")
+        if self.rank == 0:
+            trained = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+            torch.save({"optimizer": self.optimizer.state_dict(), "trained": trained}, folder / "learner.pt")
 
     @torch.no_grad()
     def read_state(self, folder: Path) -> None:

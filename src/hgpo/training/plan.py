@@ -80,11 +80,8 @@ def make_plan(config: Config, run: Run) -> Plan:
 
 def settings_of(config: Config, run: Run) -> dict[str, Any]:
     """The part of a run's identity that the configuration decides."""
-    training, protocol, model = (
-        config.training_for(run.environment),
-        config.environment(run.environment),
-        config.models[run.model],
-    )
+    training, protocol = config.training_for(run.environment), config.environment(run.environment)
+    model = config.models[run.model]
     estimator, options = config.estimator_for(run.method, run.environment, run.history)
     settings: dict[str, Any] = {
         "run": vars(run),
