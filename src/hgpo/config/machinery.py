@@ -18,7 +18,7 @@ class Engine(Settings):
 
     kind: `transformers` generates in the training process with the learner's own weights; `vllm` needs vLLM.
     replicas, tensor_parallel: with `placement.kind: ray`, how many engines there are and how many GPUs each takes.
-        Colocated and with `cache_gb`, several can share a GPU.
+        Colocated and with `cache_gb`, several can share a GPU; one alone makes more tokens.
     gpu_memory: share of a GPU's memory that a vLLM engine takes for weights and cache together; so much of it has to be
         free when the engine starts.
     cache_gb: GiB of memory for vLLM's cache of keys and values. On a CPU it is 1 by default; on a GPU what `gpu_memory`

@@ -19,6 +19,8 @@ from hgpo.rollout.episode import Episode, Step
 from hgpo.streams import derive_seed
 from hgpo.tasks import Task
 
+ANSWER_S = 0.003  # time in which most environments answer
+
 
 @dataclass(frozen=True)
 class Job:
@@ -185,11 +187,13 @@ class Collector:
 
     def _answers(self, outstanding: set[int], engine_busy: bool) -> list[tuple[int, Observation | EpisodeFailed]]:
         """What the environments have answered. A static engine waits for all of them, so that its batches, and
-        with them the last bits of its log-probabilities, do not depend on timing."""
+        with them the last bits of its log-probabilities, do not depend on timing. An engine that works beside this
+        process is not asked before an environment has had the time to answer: asking may take longer."""
         if not outstanding:
             return []
         if not self.engine.static:
-            return self.pool.ready(timeout=0.0 if engine_busy else None)
+            beside = self._busy_s() is not None
+            return self.pool.ready(timeout=(ANSWER_S if beside else 0.0) if engine_busy else None)
         answers: list[tuple[int, Observation | EpisodeFailed]] = []
         while len(answers) < len(outstanding):
             answers.extend(self.pool.ready(timeout=None))
