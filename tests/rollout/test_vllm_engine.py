@@ -144,6 +144,17 @@ def test_arguments_that_cannot_be_are_refused(tmp_path, name, message):
         VllmEngine(tmp_path, Engine(kind="vllm", arguments={name: 1}), "float32", 256, 16, 0)
 
 
+@pytest.mark.parametrize(("at_once", "context"), [(1, 4), (4, 100), (64, 672), (128, 4608)])
+def test_a_step_of_any_size_has_a_graph_that_is_hardly_larger(at_once, context):
+    from hgpo.rollout.vllm_engine import LARGEST_GRAPH, graph_sizes
+
+    sizes = graph_sizes(at_once, context)
+    assert sizes[0] == 1 and sizes == sorted(set(sizes))
+    for tokens in range(1, min(at_once * context, LARGEST_GRAPH) + 1):
+        graph = min(size for size in sizes if size >= tokens)
+        assert graph < tokens + max(8, tokens / 8)
+
+
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")
 def test_its_absence_is_one_message(tmp_path):
     from hgpo.rollout.vllm_engine import VllmEngine

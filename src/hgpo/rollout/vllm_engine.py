@@ -168,10 +168,10 @@ class VllmEngine:
 def graph_sizes(at_once: int, context: int) -> list[int]:
     """Numbers of tokens that CUDA graphs are captured for, ascending, at most an eighth apart from 64 on.
 
-    vLLM's own sizes end at twice `at_once`. Here a prompt arrives at almost every step, beside the tokens that others
+    vLLM's own sizes end at twice `at_once`. Here prompts arrive at almost every step, beside the tokens that others
     decode; without a graph that large, such a step takes three times as long, most of it launching kernels.
     """
-    sizes, last = [1, 2, 4, 8], min(at_once + context, LARGEST_GRAPH)
+    sizes, last = [1, 2, 4, 8], min(at_once * context, LARGEST_GRAPH)
     while sizes[-1] < last:
         sizes.append(sizes[-1] + max(8, sizes[-1] // 64 * 8))
     return sizes

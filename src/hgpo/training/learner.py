@@ -156,7 +156,10 @@ class Learner:
         return norm, totals, padding_share(rows, batches)
 
     def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
-        return micro_batches(rows, self.training.token_budget, PADDING, self.ranks)
+        batches = micro_batches(rows, self.training.token_budget, PADDING, self.ranks)
+        if self.device.type == "cuda":  # the largest first: what the GPU gave to it serves all others
+            batches.sort(key=lambda indices: -len(indices) * max(len(rows[i]) for i in indices))
+        return batches
 
     def _micro_loss(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
         """(loss of every response token, sums of what is measured in the order of SUMS)."""
