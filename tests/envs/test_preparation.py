@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import pytest
+import yaml
 
 from hgpo.config import ENVIRONMENTS, Config
 from hgpo.config.experiment import parse_config
@@ -128,6 +131,18 @@ def test_preparing_again_changes_nothing_and_never_vouches_for_a_damaged_file(co
                 assert str(path) in error.message
                 path.write_bytes(before[path])
             assert path.read_bytes() == before[path], f"{path} was neither mended nor refused"
+
+
+def test_two_at_once_leave_what_one_leaves(whole, environment, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config_of(tmp_path / "data").model_dump(mode="json")))
+    command = [sys.executable, "-m", "hgpo", "prepare-data", "--config", str(file), "--environment", environment]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    folder = config_of(tmp_path / "data").data_folder(environment)
+    assert (folder / SUMS).read_bytes() == (whole / SUMS).read_bytes()
+    assert verify_data(config_of(tmp_path / "data"), environment)
 
 
 def test_the_files_of_a_folder_that_is_a_link_are_listed(config, environment, tmp_path):

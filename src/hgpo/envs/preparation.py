@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from hgpo.config import Config
 from hgpo.envs import environment_package, expert_for, open_environment
 from hgpo.envs.panels import verify_panels, write_panels
@@ -18,11 +20,18 @@ MARKER = "prepared.json"
 def prepare(config: Config, environment: str) -> Path:
     """Writes the data and panels of `environment`, their hashes (SHA256SUMS), and last the marker: its path.
 
-    Panels are built from sorted task ids and `data.panel_seed`. Raises DataError if a split has no task, or if a file
-    that was prepared before has been damaged and is not made again.
+    Panels are built from sorted task ids and `data.panel_seed`. Waits for another process that prepares the same data.
+    Raises DataError if a split has no task, or if a file that was prepared before has been damaged and is not made
+    again.
     """
-    package = environment_package(environment)
     folder = config.data_folder(environment)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        return _prepare(config, environment, folder)
+
+
+def _prepare(config: Config, environment: str, folder: Path) -> Path:
+    package = environment_package(environment)
     sums, marker = folder / SUMS, folder / MARKER
     again = _is_prepared(config, environment)
     if not again:  # hashes of other data, or of none that were complete
