@@ -1,7 +1,8 @@
 """One rank of a DeepSpeed learner and critic in a process of its own.
 
-usage: python ranks.py RANK RANKS PORT STAGE DTYPE FOLDER
+usage: python ranks.py RANK RANKS PORT STAGE DTYPE FOLDER OFFLOAD
 STAGE: of ZeRO; -1: the plain learner and critic, each rank with everything.
+OFFLOAD: 1 keeps the optimizer in host memory, and with stage 3 the weights.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-RANK, RANKS, PORT, STAGE, DTYPE, FOLDER = sys.argv[1:]
+RANK, RANKS, PORT, STAGE, DTYPE, FOLDER, OFFLOAD = sys.argv[1:]
 os.environ |= {"RANK": RANK, "WORLD_SIZE": RANKS, "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT}
 os.environ |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 
@@ -34,7 +35,9 @@ def main() -> None:
     model, tokenizer = load_policy(folder / "start", DTYPE)
     training = Training(token_budget=60, learning_rate=1e-3, mini_batch_steps=5, max_gradient_norm=0.5)
 
-    machinery = Settings(kind="deepspeed", zero_stage=stage) if stage >= 0 else Settings()
+    offload = OFFLOAD == "1"
+    sharding = {"offload_optimizer": offload, "offload_weights": offload and stage == 3}
+    machinery = Settings(kind="deepspeed", zero_stage=stage, **sharding) if stage >= 0 else Settings()
 
     def make() -> Learner:
         policy, _ = load_policy(folder / "start", DTYPE)
@@ -77,7 +80,7 @@ def main() -> None:
 
     learner = make()
     lines = [iterate(learner, 0), iterate(learner, 1)]
-    name = f"{STAGE}-{DTYPE}-{RANKS}"
+    name = f"{STAGE}-{DTYPE}-{RANKS}-{OFFLOAD}"
     state = folder / f"state-{name}"
     (folder / f"policy-{name}").mkdir(exist_ok=True)
     state.mkdir(exist_ok=True)
@@ -93,7 +96,7 @@ def main() -> None:
         other, _ = load_policy(folder / "start", DTYPE)
         machinery = Settings(kind="deepspeed", zero_stage=1 if stage > 1 else 2)
         again = DeepSpeedLearner(other, training, 0, machinery, other, tokenizer)
-        machinery = Settings(kind="deepspeed", zero_stage=stage)
+        machinery = Settings(kind="deepspeed", zero_stage=stage, **sharding)
         try:
             again.read_state(state)
         except CheckpointError as error:

@@ -22,9 +22,11 @@ needs_deepspeed = pytest.mark.skipif(
 )
 
 
-def learn(folder: Path, stage: int, dtype: str = "float32", ranks: int = 2) -> dict[str, list[dict[str, float]]]:
-    run_ranks(RANKS, ranks, str(stage), dtype, str(folder))
-    return json.loads((folder / f"result-{stage}-{dtype}-{ranks}.json").read_text())
+def learn(
+    folder: Path, stage: int, dtype: str = "float32", ranks: int = 2, offload: bool = False
+) -> dict[str, list[dict[str, float]]]:
+    run_ranks(RANKS, ranks, str(stage), dtype, str(folder), str(int(offload)))
+    return json.loads((folder / f"result-{stage}-{dtype}-{ranks}-{int(offload)}.json").read_text())
 
 
 def run_ranks(script: Path, ranks: int, *arguments: str) -> None:
@@ -64,9 +66,14 @@ def plain(folder) -> dict[str, list[dict[str, float]]]:
     return learn(folder, PLAIN, ranks=1)
 
 
-@pytest.mark.parametrize("stage", [PLAIN, *(pytest.param(stage, marks=needs_deepspeed) for stage in range(4))])
-def test_two_ranks_learn_what_one_plain_learner_and_critic_learn(folder, plain, stage):
-    lines = learn(folder, stage)
+WAYS = [(stage, False) for stage in range(4)] + [(2, True), (3, True)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "offload"), [(PLAIN, False), *(pytest.param(*way, marks=needs_deepspeed) for way in WAYS)]
+)
+def test_two_ranks_learn_what_one_plain_learner_and_critic_learn(folder, plain, stage, offload):
+    lines = learn(folder, stage, offload=offload)
     for part, precision in (("learner", 2e-3), ("critic", 1e-2)):
         for ours, theirs in zip(lines[part], plain[part], strict=True):
             for line in (ours, theirs):
@@ -77,8 +84,8 @@ def test_two_ranks_learn_what_one_plain_learner_and_critic_learn(folder, plain, 
         assert f"saved by 2 learner ranks with ZeRO stage {stage}" in lines["refused"], "another stage cannot go on"
     losses = [line["loss/value"] for line in lines["critic"]]
     assert losses[2] < losses[0] / 2
-    one, _ = load_policy(folder / f"policy-{stage}-float32-2")
-    other, _ = load_policy(folder / f"policy-{PLAIN}-float32-1")
+    one, _ = load_policy(folder / f"policy-{stage}-float32-2-{int(offload)}")
+    other, _ = load_policy(folder / f"policy-{PLAIN}-float32-1-0")
     start, _ = load_policy(folder / "start")
     differences = [
         (a - b).abs().mean() for (_, a), (_, b) in zip(named_weights(one), named_weights(other), strict=True)
