@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +60,14 @@ def complete(engine, requests):
     return done
 
 
+def moved(model):
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(torch.linspace(-0.3, 0.3, parameter.numel()).reshape(parameter.shape))
+    return other
+
+
 def transformers(policy, model=None):
     return TransformersEngine(model or policy[0], policy[1].eos_token_id, policy[1].pad_token_id)
 
@@ -96,10 +108,7 @@ def test_log_probs_are_of_the_tempered_distribution(policy, vllm_engine):
 @needs_vllm
 def test_updated_weights_are_used_from_then_on_and_mixtures_are_marked(policy, vllm_engine):
     model, tokenizer = policy
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(torch.linspace(-0.3, 0.3, parameter.numel()).reshape(parameter.shape))
+    other = moved(model)
     requests = wanted(tokenizer, 0.0)
     before = complete(vllm_engine, requests)
     vllm_engine.update_weights(other, 1)
@@ -114,6 +123,16 @@ def test_updated_weights_are_used_from_then_on_and_mixtures_are_marked(policy, v
     assert not any(c.mixed for c in done.values() if c.id != 0)
     vllm_engine.clear()
     assert vllm_engine.poll() == []
+
+
+@needs_vllm
+@pytest.mark.skipif(not torch.cuda.is_available() and len(os.sched_getaffinity(0)) < 2, reason="needs two CPU cores")
+def test_an_engine_of_two_workers_completes_and_takes_weights_as_one_does(policy, tmp_path):
+    save_policy(*policy, tmp_path / "start")
+    command = [sys.executable, str(Path(__file__).with_name("two_workers.py")), str(tmp_path / "start")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert float(ran.stdout.split("difference")[1]) < 1e-3
 
 
 @needs_vllm
