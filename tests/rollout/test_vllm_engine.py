@@ -60,14 +60,6 @@ def complete(engine, requests):
     return done
 
 
-def moved(model):
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(torch.linspace(-0.3, 0.3, parameter.numel()).reshape(parameter.shape))
-    return other
-
-
 def transformers(policy, model=None):
     return TransformersEngine(model or policy[0], policy[1].eos_token_id, policy[1].pad_token_id)
 
@@ -108,7 +100,10 @@ def test_log_probs_are_of_the_tempered_distribution(policy, vllm_engine):
 @needs_vllm
 def test_updated_weights_are_used_from_then_on_and_mixtures_are_marked(policy, vllm_engine):
     model, tokenizer = policy
-    other = moved(model)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(torch.linspace(-0.3, 0.3, parameter.numel()).reshape(parameter.shape))
     requests = wanted(tokenizer, 0.0)
     before = complete(vllm_engine, requests)
     vllm_engine.update_weights(other, 1)
