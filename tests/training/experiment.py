@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ class Experiment:
         """Trains (or goes on) in this process; returns the run's folder."""
         run = Run("tiny", "webshop", method, 1, 0)
         return train(load_config(self.config(**changes)), run, stopped or StopSignal(), allow).parent
+
+    def command(self, *options: str, **changes) -> list[str]:
+        """The command that trains (or goes on) in a process of its own."""
+        what = ["--model", "tiny", "--environment", "webshop", "--method", "hgpo", "--history", "1", "--seed", "0"]
+        return [sys.executable, "-m", "hgpo", "train", "--config", str(self.config(**changes)), *what, *options]
 
     def run_folder(self, method: str = "hgpo") -> Path:
         return self.folder / f"results/shop/runs/tiny/webshop/{method}/K1/seed0"

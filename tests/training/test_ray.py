@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 ray = pytest.importorskip("ray")
@@ -224,6 +225,22 @@ def test_the_death_of_a_learner_stops_the_run_which_then_goes_on(experiment, mon
     assert "run the same command again" in str(caught.value)
     assert experiment.checkpoints() == ["iteration-000001"]
     monkeypatch.undo()
+    experiment.train(model=SPREAD)
+    assert [line["iteration"] for line in experiment.metrics()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_spread_run_that_is_asked_to_stop_saves(experiment, number):
+    """SIGUSR1 comes to all of its processes, as from Slurm."""
+    process = subprocess.Popen(experiment.command(model=SPREAD), stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not experiment.checkpoints():
+        time.sleep(0.01)
+    others = psutil.Process(process.pid).children(recursive=True) if number == signal.SIGUSR1 else []
+    for asked in (*others, process):
+        asked.send_signal(number)
+    _, message = process.communicate()
+    assert process.returncode == 75, message
+    assert f"stopped by {number.name} after" in message and "run the same command again" in message
     experiment.train(model=SPREAD)
     assert [line["iteration"] for line in experiment.metrics()] == [0, 1, 2]
 

@@ -37,19 +37,14 @@ def same(experiment, unbroken, method: str = "hgpo") -> bool:
     )
 
 
-def command(experiment, *options: str) -> list[str]:
-    what = ["--model", "tiny", "--environment", "webshop", "--method", "hgpo", "--history", "1", "--seed", "0"]
-    return [sys.executable, "-m", "hgpo", "train", "--config", str(experiment.config()), *what, *options]
-
-
 def test_a_killed_run_goes_on_bitwise_equal(experiment, unbroken):
-    process = subprocess.Popen(command(experiment), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(experiment.command(), stderr=subprocess.DEVNULL)
     while process.poll() is None and not experiment.checkpoints():
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL, "the run was over before it could be killed"
     assert not (experiment.run_folder() / "finished.json").exists()
-    done = subprocess.run(command(experiment), capture_output=True, text=True)
+    done = subprocess.run(experiment.command(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert same(experiment, unbroken)
 
@@ -87,7 +82,7 @@ def test_a_checkpoint_that_is_not_whole_is_no_reason_to_start_anew(experiment):
 
 
 def test_progress_goes_to_the_error_stream_where_there_is_no_terminal(experiment):
-    done = subprocess.run(command(experiment), capture_output=True, text=True)
+    done = subprocess.run(experiment.command(), capture_output=True, text=True)
     assert [line for line in done.stderr.splitlines() if "iteration 2 of 3: success" in line], done.stderr
 
 
@@ -99,7 +94,7 @@ def test_a_start_that_was_changed_is_refused(experiment):
 
 
 def test_sigterm_saves_and_leaves_with_code_75(experiment, unbroken):
-    process = subprocess.Popen(command(experiment), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(experiment.command(), stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not experiment.checkpoints():
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGTERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,16 @@ def test_a_full_disk_is_one_message_and_nothing_is_lost(small_disk: Path) -> Non
     filler.unlink()
     assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0
     assert {path: path.read_bytes() for path in sorted((config.folder / "tables").iterdir())} == tables
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_message(small_disk: Path) -> None:
+    make_results(small_disk, 6, 2, matrix={"models": ["tiny"], "environments": ["alfworld"], "history": [2]})
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    command = [sys.executable, "-m", "hgpo", "tables", "--config", str(small_disk / "config.yaml")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert refused.returncode == 1
+    assert re.match(rf"hgpo: {small_disk}\S* cannot be used: Read-only file system\n  mend: ", refused.stderr)
+    assert "Traceback" not in refused.stderr
 
 
 def test_a_quota_that_a_library_has_wrapped_is_found() -> None:

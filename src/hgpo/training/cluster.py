@@ -6,9 +6,11 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +34,7 @@ from hgpo.training.batches import Row
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, check_chat, make_critic, make_learner
 from hgpo.training.plan import Plan
+from hgpo.training.signals import SIGNALS
 
 START_TIMEOUT_S = 300.0
 LEARNER_TIMEOUT_S = 3600.0
@@ -354,21 +357,41 @@ def started_ray(nodes: int, cpus: float) -> Iterator[None]:
     runtime = {"env_vars": {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}}
     try:
         if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime)
+            with signals_kept():
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime)
             yield
         elif nodes > 1:
             with slurm_cluster(nodes) as address:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime)
+                with signals_kept():
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime)
                 yield
                 ray.shutdown()
         else:
             count = max(int(np.ceil(cpus)), os.cpu_count() or 1)
             quiet |= {"address": "local", "runtime_env": runtime}  # never a cluster that another run has started here
             gpus = torch.cuda.device_count()
-            ray.init(num_cpus=count, num_gpus=gpus, object_store_memory=_store_bytes(), **quiet)
+            with signals_kept():
+                ray.init(num_cpus=count, num_gpus=gpus, object_store_memory=_store_bytes(), **quiet)
             yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Signals have the handlers of before when the `with` block ends: Ray takes SIGTERM for itself, and a run asked to
+    stop could not save. What is started within ignores SIGUSR1, which Slurm sends to every process of a job step."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if callable(handler) or number == signal.SIGUSR1:
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -398,12 +421,14 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
     os.environ.update(own)
     RayConfig.initialize("")  # this process has read Ray's settings already
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = [subprocess.Popen(head, **quiet)]
+    with signals_kept():
+        processes = [subprocess.Popen(head, **quiet)]
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _reachable(port):
             _check_started(processes, deadline, "the Ray head")
-        processes.append(subprocess.Popen(worker, env=outside_of_step(), **quiet))
+        with signals_kept():
+            processes.append(subprocess.Popen(worker, env=outside_of_step(), **quiet))
         while not ray.is_initialized():  # the head answers at its port before it takes anyone in
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)

@@ -111,8 +111,12 @@ class MetricsLog:
             self._wandb = _start_wandb(folder, tracking, identity or {})
 
     def write(self, line: dict[str, Any]) -> None:
-        with open(self._path, "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line, sort_keys=True) + "\n")
+        try:
+            with open(self._path, "a", encoding="utf-8") as stream:
+                stream.write(json.dumps(line, sort_keys=True) + "\n")
+        except OSError as error:  # a full disk does not say of which file
+            error.filename = error.filename or str(self._path)
+            raise
         numbers = {k: v for k, v in line.items() if isinstance(v, int | float) and k != "iteration"}
         if self._board:
             for key, value in numbers.items():
