@@ -270,10 +270,12 @@ def test_several_nodes_need_a_slurm_job(monkeypatch):
 
 
 SEVERAL_NODES = """
-import ray, sys
+import ray, signal
 from hgpo.training import cluster
-with cluster.started_ray(2, 1):
+from hgpo.training.signals import SIGNALS, StopSignal
+with StopSignal(), cluster.started_ray(2, 1):
     print("nodes", sum(node["Alive"] for node in ray.nodes()))
+    print("handlers", *{signal.getsignal(number).__name__ for number in SIGNALS})
 """
 
 
@@ -289,4 +291,4 @@ def test_ray_nodes_are_started_by_srun_and_ended(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SEVERAL_NODES], env=environment, capture_output=True, text=True, timeout=300
     )
-    assert "nodes 2" in done.stdout, done.stderr
+    assert "nodes 2\nhandlers _note\n" in done.stdout, done.stderr

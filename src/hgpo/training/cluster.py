@@ -353,28 +353,35 @@ def started_ray(nodes: int, cpus: float) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     runtime = {"env_vars": {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}}
     try:
         if os.environ.get("RAY_ADDRESS"):
-            with signals_kept():
-                ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime)
+            connect(runtime_env=runtime)
             yield
         elif nodes > 1:
             with slurm_cluster(nodes) as address:
-                with signals_kept():
-                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime)
+                connect(address=address, runtime_env=runtime)
                 yield
                 ray.shutdown()
         else:
             count = max(int(np.ceil(cpus)), os.cpu_count() or 1)
-            quiet |= {"address": "local", "runtime_env": runtime}  # never a cluster that another run has started here
-            gpus = torch.cuda.device_count()
-            with signals_kept():
-                ray.init(num_cpus=count, num_gpus=gpus, object_store_memory=_store_bytes(), **quiet)
+            connect(
+                address="local",  # never a cluster that another run has started here
+                runtime_env=runtime,
+                include_dashboard=False,
+                num_cpus=count,
+                num_gpus=torch.cuda.device_count(),
+                object_store_memory=_store_bytes(),
+            )
             yield
     finally:
         ray.shutdown()
+
+
+def connect(**arguments: Any) -> None:
+    """`ray.init`, quietly, which keeps its hands off the signals."""
+    with signals_kept():
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
 
 
 @contextmanager
@@ -390,7 +397,7 @@ def signals_kept() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if callable(handler) or number == signal.SIGUSR1:
+            if callable(handler) or (number == signal.SIGUSR1 and handler is not None):
                 signal.signal(number, handler)
 
 
@@ -431,7 +438,7 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
             processes.append(subprocess.Popen(worker, env=outside_of_step(), **quiet))
         while not ray.is_initialized():  # the head answers at its port before it takes anyone in
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                connect(address=address)
             except ConnectionError:
                 _check_started(processes, deadline, "the Ray head")
         while sum(node["Alive"] for node in ray.nodes()) < nodes:
