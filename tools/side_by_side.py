@@ -8,7 +8,8 @@ results but weights are packed into OUT: `results.tar.xz` (settings, metrics, ep
 `steps.tar.xz` (what was said and done at each step), cut into pieces of --piece-mb: `cat` joins them.
 Exit code: 0 everything is done, 75 the time was up, 1 a job failed (its log is shown).
 
-Runs are named METHOD/K/SEED with * for any, e.g. --runs 'hgpo/2/*' 'grpo/2/0'; the order is that of importance.
+Runs are named METHOD/K/SEED or ENVIRONMENT/METHOD/K/SEED with * for any, e.g. --runs 'hgpo/2/*' 'webshop/grpo/2/0';
+the order is that of importance.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ def read_options() -> argparse.Namespace:
         "--set", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="settings to change, e.g. a.b=3"
     )
     parser.add_argument("--minutes", type=float, default=1e6, help="time limit, packing included")
-    parser.add_argument("--runs", nargs="*", default=["*"], help="patterns of METHOD/K/SEED")
+    parser.add_argument("--runs", nargs="*", default=["*"], help="patterns of [ENVIRONMENT/]METHOD/K/SEED")
     parser.add_argument("--allow-config-change", action="store_true", help="as of `hgpo train`")
     parser.add_argument("--stages", nargs="*", default=STAGES, choices=STAGES, help="data are prepared in any case")
-    parser.add_argument("--gpus", type=int, default=None, help="default: all; 0: none")
+    parser.add_argument("--gpus", type=int, default=None, help="default: all of CUDA_VISIBLE_DEVICES; 0: none")
     parser.add_argument("--per-gpu", type=int, default=3, help="runs that share a GPU (or the CPUs)")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="for compiling games")
     parser.add_argument("--out", type=Path, help="folder for the packed results")
@@ -161,7 +162,10 @@ def chosen(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
     """The runs that a pattern names, in the order of the patterns. Raises ConfigError for one that names none."""
     found: list[Run] = []
     for pattern in patterns:
-        matching = [run for run in runs if fnmatch.fnmatch(f"{run.method}/{run.history}/{run.seed}", pattern)]
+        whole = f"*/{pattern}" if pattern.count("/") < 3 else pattern
+        matching = [
+            run for run in runs if fnmatch.fnmatch(f"{run.environment}/{run.method}/{run.history}/{run.seed}", whole)
+        ]
         if not matching:
             raise ConfigError(f"--runs {pattern}: no run of the matrix is called so", "name METHOD/K/SEED")
         found += [run for run in matching if run not in found]
@@ -210,6 +214,8 @@ class Table:
         self.end = end
         self.waiting, self.running, self.failed = jobs, list[Job](), list[str]()
         self.logs, self.gpus, self.per_gpu = logs, gpus, per_gpu
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.devices = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
         logs.mkdir(parents=True, exist_ok=True)
 
     def hurry(self) -> None:
@@ -245,9 +251,10 @@ class Table:
             self.waiting.remove(job)
             job.gpu, job.begun = gpu, time.monotonic()
             environment = dict(os.environ)
+            device = self.devices[gpu] if self.gpus and job.slots and gpu is not None else ""
             if self.gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = str(gpu) if job.slots else ""
-            print(f"begins: {job.name}" + (f" on GPU {gpu}" if self.gpus and job.slots else ""), flush=True)
+                environment["CUDA_VISIBLE_DEVICES"] = device
+            print(f"begins: {job.name}" + (f" on GPU {device}" if device else ""), flush=True)
             with open(self.logs / f"{job.name}.log", "ab") as log:
                 job.process = subprocess.Popen(
                     job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, process_group=0

@@ -124,8 +124,25 @@ def test_runs_are_named_by_patterns_in_the_order_of_importance():
     config = tool.parse_config(SHOP)
     runs = tool.chosen(plan_runs(config), ["grpo/1/0", "*"])
     assert [run.method for run in runs] == ["grpo", "hgpo"]
+    both = tool.parse_config(SHOP | {"matrix": SHOP["matrix"] | {"environments": ["alfworld", "webshop"]}})
+    runs = tool.chosen(plan_runs(both), ["webshop/*/1/0", "alfworld/grpo/1/0"])
+    assert [(run.environment, run.method) for run in runs] == [
+        ("webshop", "hgpo"),
+        ("webshop", "grpo"),
+        ("alfworld", "grpo"),
+    ]
     with pytest.raises(ConfigError, match="ppo/1/0"):
         tool.chosen(plan_runs(config), ["ppo/1/0"])
+
+
+def test_the_gpus_are_those_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    tell = [sys.executable, "-c", "import os; print('device', os.environ['CUDA_VISIBLE_DEVICES'])"]
+    jobs = [
+        tool.Job(name, tell, [tmp_path], slots=slots) for name, slots in (("first", 1), ("second", 1), ("without", 0))
+    ]
+    assert tool.Table(jobs, tmp_path, gpus=2, per_gpu=1, end=tool.time.monotonic() + 600).work() == 0
+    assert [(tmp_path / f"{job.name}.log").read_text().strip() for job in jobs] == ["device 3", "device 1", "device"]
 
 
 def test_pieces_joined_are_the_archive(tmp_path):
