@@ -162,14 +162,16 @@ def chosen(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
     """The runs that a pattern names, in the order of the patterns. Raises ConfigError for one that names none."""
     found: list[Run] = []
     for pattern in patterns:
-        whole = f"*/{pattern}" if pattern.count("/") < 3 else pattern
-        matching = [
-            run for run in runs if fnmatch.fnmatch(f"{run.environment}/{run.method}/{run.history}/{run.seed}", whole)
-        ]
+        matching = [run for run in runs if any(fnmatch.fnmatch(name, pattern) for name in names(run))]
         if not matching:
             raise ConfigError(f"--runs {pattern}: no run of the matrix is called so", "name METHOD/K/SEED")
         found += [run for run in matching if run not in found]
     return found
+
+
+def names(run: Run) -> tuple[str, str]:
+    short = f"{run.method}/{run.history}/{run.seed}"
+    return short, f"{run.environment}/{short}"
 
 
 def start_job(config: Config, base: list[str], model: str, environment: str, history: int, slots: int) -> Job:

@@ -125,7 +125,7 @@ def test_runs_are_named_by_patterns_in_the_order_of_importance():
     runs = tool.chosen(plan_runs(config), ["grpo/1/0", "*"])
     assert [run.method for run in runs] == ["grpo", "hgpo"]
     both = tool.parse_config(SHOP | {"matrix": SHOP["matrix"] | {"environments": ["alfworld", "webshop"]}})
-    runs = tool.chosen(plan_runs(both), ["webshop/*/1/0", "alfworld/grpo/1/0"])
+    runs = tool.chosen(plan_runs(both), ["webshop/*", "alfworld/grpo/1/0"])
     assert [(run.environment, run.method) for run in runs] == [
         ("webshop", "hgpo"),
         ("webshop", "grpo"),
