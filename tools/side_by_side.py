@@ -3,8 +3,9 @@
 usage: python tools/side_by_side.py --config config/study.yaml --minutes 9 --out OUT
 
 From wherever it stands, it does what is still missing: data, starting checkpoints, training runs, evaluations. Run it
-again to go on. When the time is up, training runs are asked to save and everything else is ended; in any case all
-results but weights are packed into OUT: `results.tar.xz` (settings, metrics, episodes, records, logs) and
+again to go on. When the time is up, training runs are asked to save and everything else is ended; with
+--evaluate-minutes, training ends so long before, and the newest checkpoints of unfinished runs are evaluated. In any
+case all results but weights are packed into OUT: `results.tar.xz` (settings, metrics, episodes, records, logs) and
 `steps.tar.xz` (what was said and done at each step), cut into pieces of --piece-mb: `cat` joins them.
 Exit code: 0 everything is done, 75 the time was up, 1 a job failed (its log is shown).
 
@@ -19,14 +20,17 @@ import fnmatch
 import io
 import json
 import lzma
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +42,7 @@ from hgpo.config.experiment import parse_config, read_yaml
 from hgpo.errors import ConfigError
 from hgpo.files import write_text
 from hgpo.reporting.collect import warm_start_runs
+from hgpo.training.checkpoint import list_checkpoints
 
 SAVING_S = 50.0  # time a training run gets to save its state
 PACKING_S = 15.0
@@ -48,13 +53,17 @@ STOPPED = 75  # exit code of a training run that saved its state
 
 @dataclass
 class Job:
-    """A command. done: the files it leaves; needs: files it waits for; slots: shares of a GPU it takes."""
+    """A command. done: the files it leaves; needs: files it waits for; slots: shares of a GPU it takes.
+
+    checkpoints: where a training run saves; for its evaluation, where to take one from if it does not finish.
+    """
 
     name: str
     command: list[str]
     done: list[Path]
     needs: list[Path] = field(default_factory=list)
     slots: int = 0
+    checkpoints: Path | None = None
     tries: int = 2
     process: subprocess.Popen[bytes] | None = None
     gpu: int | None = None
@@ -63,16 +72,23 @@ class Job:
     def is_done(self) -> bool:
         return all(path.exists() for path in self.done)
 
+    def is_training(self) -> bool:
+        return self.name.startswith("train-")
+
 
 def main() -> int:
     options = read_options()
     end = time.monotonic() + 60 * options.minutes
     config, file = resolve(options.config, options.set)
     os.environ.setdefault("OMP_NUM_THREADS", "2")  # of each of many processes
-    table = Table(plan(config, file, options), config.folder / "logs", options.gpus, options.per_gpu, end - PACKING_S)
+    packed = end - (PACKING_S if options.out else 0)
+    table = Table(plan(config, file, options), config.folder / "logs", options.gpus, options.per_gpu, packed)
+    if options.evaluate_minutes:
+        table.train_end = end - 60 * options.evaluate_minutes
     signal.signal(signal.SIGTERM, lambda *_: table.hurry())
     try:
-        code = table.work()
+        with process_service() if options.mps else nullcontext():
+            code = table.work()
     finally:
         if options.out:
             pack(config.folder, options.out, options.piece_mb, options.pieces)
@@ -86,6 +102,10 @@ def read_options() -> argparse.Namespace:
         "--set", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help="settings to change, e.g. a.b=3"
     )
     parser.add_argument("--minutes", type=float, default=1e6, help="time limit, packing included")
+    parser.add_argument("--evaluate-minutes", type=float, help="at the end, for evaluation alone")
+    parser.add_argument(
+        "--mps", action="store_true", help="processes share a GPU through NVIDIA's multi-process service"
+    )
     parser.add_argument("--runs", nargs="*", default=["*"], help="patterns of [ENVIRONMENT/]METHOD/K/SEED")
     parser.add_argument("--allow-config-change", action="store_true", help="as of `hgpo train`")
     parser.add_argument("--stages", nargs="*", default=STAGES, choices=STAGES, help="data are prepared in any case")
@@ -101,6 +121,21 @@ def read_options() -> argparse.Namespace:
 
         options.gpus = torch.cuda.device_count()
     return options
+
+
+@contextmanager
+def process_service() -> Iterator[None]:
+    """NVIDIA's multi-process service, in folders of its own: kernels of several processes run at the same time."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        raise ConfigError("--mps: there is no nvidia-cuda-mps-control on this machine", "leave --mps out")
+    with tempfile.TemporaryDirectory(prefix="mps") as folder:
+        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        subprocess.run([control, "-d"], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([control], input="quit\n", text=True, check=False, timeout=60)
 
 
 def resolve(file: Path, changes: Iterable[str]) -> tuple[Config, Path]:
@@ -180,29 +215,31 @@ def start_job(config: Config, base: list[str], model: str, environment: str, his
     needs = [config.data_folder(environment) / "prepared.json"]
     if environment == "alfworld":
         needs.append(config.data_folder(environment) / "compiled")
-    return Job(f"start-{model}-{environment}-K{history}", command, [done], needs, slots)
+    return Job(f"start-{model}-{environment}-K{history}", command, [done], needs, (slots + 1) // 2)
 
 
 def train_job(config: Config, base: list[str], run: Run) -> Job:
     command = [*hgpo("train"), *base, "--model", run.model, "--environment", run.environment, "--method", run.method]
     command += ["--history", str(run.history), "--seed", str(run.seed)]
     needs = [run.start_folder(config) / "checkpoint.json"]
-    return Job(f"train-{name(run)}", command, [run.folder(config) / "finished.json"], needs, slots=1)
+    done = [run.folder(config) / "finished.json"]
+    return Job(f"train-{name(run)}", command, done, needs, slots=1, checkpoints=run.checkpoint_folder(config))
 
 
 def evaluate_job(config: Config, base: list[str], run: Run) -> Job:
     splits, seeds = config.environment(run.environment).evaluation_splits, config.evaluation.seeds
     done = [run.episodes(config, split, seed) for split in splits for seed in seeds]
     command, needs, slots = hgpo("evaluate"), [config.data_folder(run.environment) / "prepared.json"], 0
+    checkpoints = None
     if run.method == "warm_start":
         needs, slots = [run.start_folder(config) / "checkpoint.json"], 1
         command.append(str(needs[0].parent))
     elif run in plan_runs(config):
-        needs, slots = [run.folder(config) / "finished.json"], 1
+        needs, slots, checkpoints = [run.folder(config) / "finished.json"], 1, run.checkpoint_folder(config)
         command.append(str(needs[0].parent / "final"))
     command += [*base, "--model", run.model, "--environment", run.environment, "--method", run.method]
     command += ["--history", str(run.history), "--training-seed", str(run.seed)]
-    return Job(f"evaluate-{name(run)}", command, done, needs, slots)
+    return Job(f"evaluate-{name(run)}", command, done, needs, slots, checkpoints)
 
 
 def name(run: Run) -> str:
@@ -213,8 +250,9 @@ class Table:
     """Jobs under way on the GPUs. Each GPU has `per_gpu` slots; without GPUs the machine counts as one."""
 
     def __init__(self, jobs: list[Job], logs: Path, gpus: int, per_gpu: int, end: float) -> None:
-        self.end = end
+        self.end, self.train_end = end, math.inf
         self.waiting, self.running, self.failed = jobs, list[Job](), list[str]()
+        self.unfinished: list[Job] = []  # training runs that were ended for the evaluations
         self.logs, self.gpus, self.per_gpu = logs, gpus, per_gpu
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self.devices = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
@@ -229,9 +267,13 @@ class Table:
         shown = 0.0
         while self.waiting or self.running:
             self._reap()
-            if time.monotonic() >= self.end - SAVING_S:
-                self._stop()
+            training = any(job.is_training() for job in self.running)
+            if time.monotonic() >= self.end - (SAVING_S if training else 0):
+                self._stop(self.running, self.end)
+                self.waiting = [*self.running, *self.waiting]
                 break
+            if time.monotonic() >= self.train_end:
+                self._end_training()
             self._start()
             if not self.running:
                 break
@@ -239,9 +281,10 @@ class Table:
                 shown = time.monotonic()
                 self._show()
             time.sleep(0.5)
-        for job in self.waiting:
+        left = [*self.unfinished, *self.waiting]
+        for job in left:
             print(f"not done: {job.name}", flush=True)
-        return 1 if self.failed else STOPPED if self.waiting else 0
+        return 1 if self.failed else STOPPED if left else 0
 
     def _start(self) -> None:
         for job in list(self.waiting):
@@ -291,22 +334,36 @@ class Table:
             else:
                 self.failed.append(job.name)
 
-    def _stop(self) -> None:
-        """Asks every job to save and leave; whatever is left shortly before `end` is killed."""
-        print(f"time is up: {len(self.running)} jobs are stopped", flush=True)
-        for job in self.running:
+    def _end_training(self) -> None:
+        """Lets runs save and leave; what they reached is evaluated."""
+        self.train_end = math.inf
+        running = [job for job in self.running if job.is_training()]
+        self._stop(running, time.monotonic() + SAVING_S)
+        self.running = [job for job in self.running if job not in running]
+        self.unfinished = [*running, *(job for job in self.waiting if job.is_training())]
+        self.waiting = [job for job in self.waiting if not job.is_training()]
+        for job in self.waiting:
+            saved = list_checkpoints(job.checkpoints) if job.checkpoints else []
+            if saved and any(training.checkpoints == job.checkpoints for training in self.unfinished):
+                final = str(job.needs[0].parent / "final")
+                job.command = [str(saved[-1]) if word == final else word for word in job.command]
+                job.needs = []
+
+    def _stop(self, jobs: list[Job], end: float) -> None:
+        """Asks jobs to save and leave; whatever is left shortly before `end` is killed."""
+        print(f"time is up: {len(jobs)} jobs are stopped", flush=True)
+        for job in jobs:
             assert job.process is not None
             job.process.send_signal(signal.SIGTERM)
-        for job in self.running:
+        for job in jobs:
             assert job.process is not None
             try:
-                code: int | str = job.process.wait(max(0.1, self.end - time.monotonic()))
+                code: int | str = job.process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 job.process.kill()
                 code = f"killed: it did not leave within {SAVING_S:.0f} s"
             end_helpers(job.process)
             print(f"stopped: {job.name} ({'saved' if code == STOPPED else code})", flush=True)
-        self.waiting = [*self.running, *self.waiting]
 
     def _show(self) -> None:
         print(f"-- {self.end - time.monotonic():.0f} s left, {len(self.waiting)} jobs wait", flush=True)
@@ -316,7 +373,7 @@ class Table:
     def _last_words(self, job: Job, lines: int) -> str:
         """The end of its log, or of its metrics if it trains."""
         metrics = job.done[0].parent / "metrics.jsonl"
-        if lines == 1 and job.name.startswith("train-") and metrics.exists():
+        if lines == 1 and job.is_training() and metrics.exists():
             written = metrics.read_text(encoding="utf-8").split("\n")[:-1]  # a line under way is not whole yet
             if written:
                 line = json.loads(written[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -110,6 +111,39 @@ def test_a_call_that_is_out_of_time_says_so_and_the_next_does_the_rest(tmp_path)
 
     third = call(tmp_path, "--runs", "hgpo/1/0", "--set", "training.iterations=1")
     assert third.returncode == 0 and "begins" not in third.stdout
+
+
+def test_training_that_does_not_end_in_time_is_evaluated_as_it_is(tmp_path):
+    (tmp_path / "shop.yaml").write_text(yaml.safe_dump(SHOP))
+    first = call(tmp_path, "--stages", "start", "train", "--runs", "hgpo/1/0", "--set", "training.iterations=1")
+    assert first.returncode == 0, first.stdout
+    results = tmp_path / "results/shop"
+    (results / "runs/tiny/webshop/hgpo/K1/seed0/finished.json").unlink()
+    second = call(
+        tmp_path,
+        *("--runs", "hgpo/1/0", "--set", "training.iterations=100000", "--allow-config-change"),
+        *("--minutes", "6", "--evaluate-minutes", "5.6"),
+    )
+    assert second.returncode == tool.STOPPED, second.stdout
+    assert "stopped: train-tiny-webshop-hgpo-K1-seed0 (saved)" in second.stdout
+    assert "not done: train-tiny-webshop-hgpo-K1-seed0" in second.stdout
+    assert (results / "episodes/tiny/webshop/hgpo/K1/seed0/test/seed1.parquet").exists()
+
+
+def test_processes_share_a_gpu_through_the_service_while_they_run(tmp_path, monkeypatch):
+    control = tmp_path / "bin/nvidia-cuda-mps-control"
+    control.parent.mkdir()
+    control.write_text(f'#!/bin/sh\n[ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && echo $1 $([ $1 ] || cat) >> {tmp_path}/said\n')
+    control.chmod(0o755)
+    for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
+        monkeypatch.setenv(name, "")  # put back after the test
+    monkeypatch.setenv("PATH", f"{control.parent}:{os.environ['PATH']}")
+    with tool.process_service():
+        assert (tmp_path / "said").read_text() == "-d\n"
+    assert (tmp_path / "said").read_text() == "-d\nquit\n"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="nvidia-cuda-mps-control"), tool.process_service():
+        pass
 
 
 def test_a_job_that_fails_twice_is_reported_with_the_end_of_its_log(tmp_path):
