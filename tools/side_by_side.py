@@ -402,7 +402,7 @@ def pack(results: Path, out: Path, piece_mb: int, pieces: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_pieces(out / "results.tar.xz", archive([p for p in files if not is_steps[p]], results), piece_mb)
     room, kept = pieces * piece_mb * 1_000_000, []
-    for path in [p for p in files if is_steps[p]]:
+    for path in sorted((p for p in files if is_steps[p]), key=lambda p: "rollouts" not in p.parts):
         room -= path.stat().st_size
         if room < 0:
             print(f"left out for want of room: {path}", flush=True)
