@@ -260,15 +260,14 @@ class Table:
 
     def hurry(self) -> None:
         """Lets the time be up now."""
-        self.end = min(self.end, time.monotonic() + SAVING_S)
+        self.end = min(self.end, time.monotonic() + self._saving())
 
     def work(self) -> int:
         """Until nothing can be started any more, or until `end` (time.monotonic): the exit code."""
         shown = 0.0
         while self.waiting or self.running:
             self._reap()
-            training = any(job.is_training() for job in self.running)
-            if time.monotonic() >= self.end - (SAVING_S if training else 0):
+            if time.monotonic() >= self.end - self._saving():
                 self._stop(self.running, self.end)
                 self.waiting = [*self.running, *self.waiting]
                 break
@@ -285,6 +284,9 @@ class Table:
         for job in left:
             print(f"not done: {job.name}", flush=True)
         return 1 if self.failed else STOPPED if left else 0
+
+    def _saving(self) -> float:
+        return SAVING_S if any(job.is_training() for job in self.running) else 0.0
 
     def _start(self) -> None:
         for job in list(self.waiting):
