@@ -1,4 +1,4 @@
-"""Which code and which packages made a result."""
+"""Which code, which packages and which processor made a result."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import tomllib
 from functools import cache
+from glob import glob
 from importlib import metadata
 from pathlib import Path
 
@@ -40,6 +42,30 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+@cache
+def hardware() -> dict[str, str]:
+    """The processor, the machine's NVIDIA cards, and the widest vectors that torch uses, if it has been imported.
+
+    Sums are rounded in another order on other processors and cards, from which other numbers follow.
+    """
+    found = {"processor": _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()}
+    cards = sorted(glob("/proc/driver/nvidia/gpus/*/information"))
+    if cards:
+        found["gpus"] = ", ".join(_field(card, "Model") or "unknown" for card in cards)
+    if "torch" in sys.modules:
+        found["vectors"] = sys.modules["torch"].backends.cpu.get_cpu_capability()
+    return found
+
+
+def _field(file: str, name: str) -> str | None:
+    """The first `name: value` of a file of the kernel; None if there is none."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
 
 
 def _requirements() -> list[str]:

@@ -58,6 +58,7 @@ def test_the_record_says_what_was_evaluated_and_how(shop, unbroken):
     assert record["sampling"]["temperature"] == 0.4 and record["panel_size"] == TASKS
     assert record["prompt_tokens"] == tables(unbroken)[0]["prompt_tokens"].sum() > 0
     assert record["packages"]["torch"] and record["commit"] and record["wall_s"] > 0
+    assert record["hardware"]["processor"] and record["hardware"]["vectors"]
 
 
 def test_another_seed_gives_other_episodes(shop, unbroken):

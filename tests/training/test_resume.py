@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -202,4 +203,4 @@ def test_a_run_that_another_process_trains_is_left_alone(experiment):
         other.kill()
     assert sorted({path.name for path in folder.iterdir()} - {".train.lock"}) == before
     experiment.train()
-    assert (folder / "finished.json").exists()
+    assert json.loads((folder / "finished.json").read_text())["hardware"]["processor"]

@@ -71,6 +71,7 @@ def test_the_policy_nearest_to_the_wanted_success_is_kept(experiment, tmp_path, 
     assert all(torch.equal(a, b) for a, b in zip(kept, seen[1], strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(kept, seen[2], strict=True))
     assert json.loads((folder / "checkpoint.json").read_text()) == record
+    assert record["hardware"]["processor"] and record["commit"]
 
 
 def test_success_is_measured_by_playing_the_held_out_tasks(experiment, tmp_path):

@@ -13,7 +13,7 @@ from hgpo.errors import ConfigError, EnvironmentFailure
 from hgpo.evaluation.players import Play, Player, make_player, open_player
 from hgpo.evaluation.store import EpisodeStore
 from hgpo.progress import progress
-from hgpo.versions import code_commit, package_versions
+from hgpo.versions import code_commit, hardware, package_versions
 
 
 def evaluate(config: Config, run: Run, checkpoint: Path | None, split: str, seed: int, out: Path) -> Path:
@@ -66,6 +66,7 @@ class _Show:
             "panel_size": len(self.tasks),
             "evaluation_seed": seed,
             "packages": package_versions(),
+            "hardware": hardware(),
             "commit": code_commit(),
         } | player.facts
         self.store = EpisodeStore(out, metadata)

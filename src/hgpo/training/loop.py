@@ -39,7 +39,7 @@ from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise
 from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
 from hgpo.training.signals import StopSignal
-from hgpo.versions import code_commit, package_versions
+from hgpo.versions import code_commit, hardware, package_versions
 
 VALIDATION_TEMPERATURE = 0.4
 
@@ -350,6 +350,7 @@ def _finish(plan: Plan, progress: Progress, wall_s: float) -> Path:
             "wall_s": round(wall_s, 3),
             "commit": code_commit(),
             "packages": package_versions(),
+            "hardware": hardware(),
         },
     )
     return finished

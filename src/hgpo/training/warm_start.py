@@ -28,6 +28,7 @@ from hgpo.training.experts import Stage, play_demonstrations
 from hgpo.training.learner import compile_layers
 from hgpo.training.loss import imitation_loss
 from hgpo.training.optimizer import Optimizer
+from hgpo.versions import code_commit, hardware
 
 
 def make_start(config: Config, model_name: str, environment: str, history: int, folder: Path) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def make_start(config: Config, model_name: str, environment: str, history: int, 
         record |= fine_tune(model, rows, settings, tokenizer.pad_token_id, show)
         record |= candidates.restore(model) if candidates else {}
     save_policy(model, tokenizer, folder)
-    record["hash"] = policy_hash(folder)
+    record |= {"hash": policy_hash(folder), "commit": code_commit(), "hardware": hardware()}
     write_json(folder / "checkpoint.json", record)
     return record
 
