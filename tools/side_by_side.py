@@ -176,8 +176,8 @@ def plan(config: Config, file: Path, options: argparse.Namespace) -> list[Job]:
             command = [*hgpo("env"), "compile", environment, "--data", folder, "--workers", count]
             jobs.append(Job("compile-games", ["sh", "-c", script, str(compiled), *command], [compiled], [marker]))
     if "start" in options.stages:
-        starts = {(run.model, run.environment, run.history) for run in runs}
-        jobs += [start_job(config, base, *start, options.per_gpu) for start in sorted(starts, key=lambda s: s[2])]
+        starts = dict.fromkeys((run.model, run.environment, run.history) for run in runs)
+        jobs += [start_job(config, base, *start, options.per_gpu) for start in starts]
     if "train" in options.stages:
         change = ["--allow-config-change"] if options.allow_config_change else []
         jobs += [train_job(config, base + change, run) for run in runs]
@@ -215,7 +215,7 @@ def start_job(config: Config, base: list[str], model: str, environment: str, his
     needs = [config.data_folder(environment) / "prepared.json"]
     if environment == "alfworld":
         needs.append(config.data_folder(environment) / "compiled")
-    return Job(f"start-{model}-{environment}-K{history}", command, [done], needs, (slots + 1) // 2)
+    return Job(f"start-{model}-{environment}-K{history}", command, [done], needs, max(1, slots // 2))
 
 
 def train_job(config: Config, base: list[str], run: Run) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import io
 import json
@@ -165,6 +166,9 @@ def test_runs_are_named_by_patterns_in_the_order_of_importance():
         ("webshop", "grpo"),
         ("alfworld", "grpo"),
     ]
+    options = argparse.Namespace(runs=["webshop/*", "*"], stages=["start"], per_gpu=3, processes=1)
+    jobs = [job for job in tool.plan(both, Path("x.yaml"), options) if job.name.startswith("start")]
+    assert [(job.name, job.slots) for job in jobs] == [("start-tiny-webshop-K1", 1), ("start-tiny-alfworld-K1", 1)]
     with pytest.raises(ConfigError, match="ppo/1/0"):
         tool.chosen(plan_runs(config), ["ppo/1/0"])
 
