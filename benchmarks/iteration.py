@@ -9,8 +9,8 @@ in CPU processes instead: to try a command, with `--architecture tiny`.
 
 Parts, each through the code that training runs; one that fails is recorded and the others go on:
   engine      128 x (1000 + 128) tokens through the engine, beside the bare library on the same requests (one GPU)
-  learner     log-probabilities and updates of mini-batches of 256 x 1128 tokens, beside bare forward and backward passes
-              of 16 x 1128 tokens (one GPU)
+  learner     log-probabilities and updates of mini-batches of 256 x 1128 tokens, beside bare forward and backward
+              passes of 16 x 1128 tokens (one GPU)
   iteration   whole iterations, after one of `--warm-up-steps` steps: rollout, advantages, old and reference
               log-probabilities, update, weight sync
   lockstep    rollouts of `--lockstep-steps` steps as they are, and with every turn waiting for the slowest environment
