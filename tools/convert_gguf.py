@@ -81,7 +81,7 @@ def convert(file: Path, folder: Path, dtype: torch.dtype) -> None:
     settings = llama_config(reader, tokenizer, tied="output.weight" not in tensors)
     with torch.device("meta"):
         model = LlamaForCausalLM(settings)
-    model.to_empty(device="cpu").to(dtype)
+    torch.nn.Module.to(model.to_empty(device="cpu"), dtype)
     model.tie_weights()
     load_weights(model, ((name, torch.from_numpy(w.copy()).to(dtype)) for name, w in renamed(tensors, settings)))
     save_policy(model, tokenizer, folder)

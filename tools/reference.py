@@ -45,7 +45,8 @@ def _commands(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[t
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            yield from _commands((*path, name), command.get_command(context, name))
+            if (inner := command.get_command(context, name)) is not None:
+                yield from _commands((*path, name), inner)
 
 
 def _command(path: tuple[str, ...], command: click.Command) -> str:

@@ -52,9 +52,10 @@ def telling_step(config: Config, sources: list[Source]) -> tuple[int, int]:
                 groups = [(sizes[k, level[0]], level[1]) for k, level in enumerate(row["levels"]) if level]
                 if groups:
                     deepest, advantage = groups[-1]
-                    worth = (len(groups), advantage != 0, source.run.method == "hgpo")
-                    worth += (len({size for size, _ in groups}), bool(row["won"]), -abs(deepest - MEMBERS))
-                    best = max(best, (*worth, int(numbers[row["trajectory"]]), int(row["step"])))
+                    sizes_differ = len({size for size, _ in groups})
+                    worth = (len(groups), advantage != 0, source.run.method == "hgpo", sizes_differ, bool(row["won"]))
+                    where = (int(numbers[row["trajectory"]]), int(row["step"]))
+                    best = max(best, (*worth, -abs(deepest - MEMBERS), *where))
         first += len(episodes)
     if not best:
         raise DataError("no training rollouts were kept", "train with training.episodes_every above 0")
