@@ -23,6 +23,7 @@ from collections import defaultdict
 import numpy as np
 
 from hgpo.advantages import compute, diagnose
+from hgpo.versions import hardware
 
 GAMMA, PENALTY, EPSILON = 0.95, 0.1, 1e-6
 
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="stop the scaling table at 100,000 steps")
     parser.add_argument("--json", help="also write the figures to this file")
     arguments = parser.parse_args()
-    print(f"{cpu()}; Python {platform.python_version()}, NumPy {np.__version__}; one thread")
+    print(f"{hardware()['processor']}; Python {platform.python_version()}, NumPy {np.__version__}; one thread")
     print("\n| steps | K | tensor | plain | lean | ours | diagnostics | tensor / ours | plain / ours | lean / ours |")
     print("|" + "---:|" * 10)
     ratios = [against_plain(history) for history in (2, 4)]
@@ -195,13 +196,7 @@ def main() -> None:
               f"{r['input_mb']:.0f} MB | {r['peak_mb']:.0f} MB |")  # fmt: skip
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as stream:
-            json.dump({"cpu": cpu(), "ratios": ratios, "scaling": table}, stream, indent=2)
-
-
-def cpu() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as stream:
-        names = [line.split(":", 1)[1].strip() for line in stream if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+            json.dump({"cpu": hardware()["processor"], "ratios": ratios, "scaling": table}, stream, indent=2)
 
 
 if __name__ == "__main__":

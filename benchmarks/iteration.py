@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 import traceback
@@ -55,7 +54,7 @@ from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
 from hgpo.training.signals import StopSignal
 from hgpo.training.warm_start import make_start
-from hgpo.versions import package_versions
+from hgpo.versions import hardware, package_versions
 
 # hidden size, intermediate size, layers, heads, key-value heads, vocabulary, tied: of Qwen2.5 and SmolLM2
 ARCHITECTURES = {
@@ -497,7 +496,7 @@ def timed(work: Callable[[], Any]) -> float:
 def machine() -> dict[str, Any]:
     cards = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     packages = package_versions() | {"torch": torch.__version__}
-    return {"cards": cards, "processor": platform.processor() or platform.machine(), "packages": packages}
+    return {"cards": cards, "processor": hardware()["processor"], "packages": packages}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ import yaml
 
 from hgpo.config import Config, Run, load_config, plan_baselines, plan_runs
 from hgpo.config.experiment import parse_config, read_yaml
-from hgpo.errors import ConfigError
+from hgpo.errors import ConfigError, HgpoError
 from hgpo.files import write_text
 from hgpo.reporting.collect import warm_start_runs
 from hgpo.training.checkpoint import list_checkpoints
@@ -179,6 +179,8 @@ def plan(config: Config, file: Path, options: argparse.Namespace) -> list[Job]:
         starts = dict.fromkeys((run.model, run.environment, run.history) for run in runs)
         jobs += [start_job(config, base, *start, options.per_gpu) for start in starts]
     if "train" in options.stages:
+        for run in runs:
+            set_aside(config, run)
         change = ["--allow-config-change"] if options.allow_config_change else []
         jobs += [train_job(config, base + change, run) for run in runs]
     if "evaluate" in options.stages:
@@ -205,6 +207,7 @@ def chosen(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
 
 
 def names(run: Run) -> tuple[str, str]:
+    """What a pattern may call the run."""
     short = f"{run.method}/{run.history}/{run.seed}"
     return short, f"{run.environment}/{short}"
 
@@ -224,6 +227,16 @@ def train_job(config: Config, base: list[str], run: Run) -> Job:
     needs = [run.start_folder(config) / "checkpoint.json"]
     done = [run.folder(config) / "finished.json"]
     return Job(f"train-{name(run)}", command, done, needs, slots=1, checkpoints=run.checkpoint_folder(config))
+
+
+def set_aside(config: Config, run: Run) -> None:
+    """Moves the evaluation of a run that goes on to `earlier/`: what the run ends with is evaluated in its place."""
+    played, saved = config.folder / "episodes" / str(run), list_checkpoints(run.checkpoint_folder(config))
+    if played.exists() and saved and not (run.folder(config) / "finished.json").exists():
+        aside = config.folder / "earlier" / str(run) / saved[-1].name
+        shutil.rmtree(aside, ignore_errors=True)  # of the same checkpoint: the same episodes
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        played.rename(aside)
 
 
 def evaluate_job(config: Config, base: list[str], run: Run) -> Job:
@@ -345,10 +358,8 @@ class Table:
         self.unfinished = [*running, *(job for job in self.waiting if job.is_training())]
         self.waiting = [job for job in self.waiting if not job.is_training()]
         for job in self.waiting:
-            saved = list_checkpoints(job.checkpoints) if job.checkpoints else []
-            if saved and any(training.checkpoints == job.checkpoints for training in self.unfinished):
-                final = str(job.needs[0].parent / "final")
-                job.command = [str(saved[-1]) if word == final else word for word in job.command]
+            if job.checkpoints and not job.needs[0].exists() and (saved := list_checkpoints(job.checkpoints)):
+                job.command[job.command.index(str(job.needs[0].parent / "final"))] = str(saved[-1])
                 job.needs = []
 
     def _stop(self, jobs: list[Job], end: float) -> None:
@@ -363,7 +374,7 @@ class Table:
                 code: int | str = job.process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 job.process.kill()
-                code = f"killed: it did not leave within {SAVING_S:.0f} s"
+                code = "killed: it did not leave in time"
             end_helpers(job.process)
             print(f"stopped: {job.name} ({'saved' if code == STOPPED else code})", flush=True)
 
@@ -431,4 +442,7 @@ def write_pieces(path: Path, content: bytes, piece_mb: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except HgpoError as error:
+        sys.exit(f"side_by_side: {error}")

@@ -18,6 +18,7 @@ import yaml
 
 from hgpo.config import plan_runs
 from hgpo.errors import ConfigError
+from hgpo.evaluation.store import read_metadata
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools/side_by_side.py"
@@ -128,7 +129,17 @@ def test_training_that_does_not_end_in_time_is_evaluated_as_it_is(tmp_path):
     assert second.returncode == tool.STOPPED, second.stdout
     assert "stopped: train-tiny-webshop-hgpo-K1-seed0 (saved)" in second.stdout
     assert "not done: train-tiny-webshop-hgpo-K1-seed0" in second.stdout
-    assert (results / "episodes/tiny/webshop/hgpo/K1/seed0/test/seed1.parquet").exists()
+    played = results / "episodes/tiny/webshop/hgpo/K1/seed0/test/seed1.parquet"
+    before = read_metadata(played)["checkpoint_hash"]
+
+    done = len((results / "runs/tiny/webshop/hgpo/K1/seed0/metrics.jsonl").read_text().splitlines())
+    longer = f"training.iterations={done + 1}"
+    third = call(tmp_path, "--runs", "hgpo/1/0", "--set", longer, "--allow-config-change")
+    assert third.returncode == 0, third.stdout
+    finished = json.loads((results / "runs/tiny/webshop/hgpo/K1/seed0/finished.json").read_text())
+    assert read_metadata(played)["checkpoint_hash"] == finished["checkpoint_hash"] != before
+    aside = results / f"earlier/tiny/webshop/hgpo/K1/seed0/iteration-{done:06d}/test/seed1.parquet"
+    assert read_metadata(aside)["checkpoint_hash"] == before
 
 
 def test_processes_share_a_gpu_through_the_service_while_they_run(tmp_path, monkeypatch):

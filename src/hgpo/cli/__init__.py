@@ -85,8 +85,11 @@ def main(arguments: list[str] | None = None) -> Any:
         click.secho("hgpo: interrupted; run the same command again to go on", err=True)
         sys.exit(130)
     except Exception as error:
-        unusable = isinstance(error, UNUSABLE) or getattr(error, "errno", None) == errno.EROFS
-        if unusable and isinstance(error, OSError) and error.filename:
+        if (
+            isinstance(error, OSError)
+            and error.filename
+            and (isinstance(error, UNUSABLE) or error.errno == errno.EROFS)
+        ):
             click.secho(f"hgpo: {error.filename} cannot be used: {error.strerror}", err=True, fg="red")
             click.secho("  mend: check this path and its rights; what was finished is kept", err=True)
             sys.exit(1)

@@ -396,7 +396,7 @@ def signals_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in before.items():  # where nothing but the default was set, Ray's own stays
             if callable(handler) or (number == signal.SIGUSR1 and handler is not None):
                 signal.signal(number, handler)
 
