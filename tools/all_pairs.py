@@ -46,7 +46,7 @@ def main() -> None:
     table.insert(table.columns.get_loc("p") + 1, "p_holm", holm(table["p"].tolist()))
     out = results.config.folder / "analysis" / "all_pairs.csv"
     write_text(out, table.to_csv(index=False, float_format="%.6g"))
-    print(table.drop(columns=["model", "environment"]).round(4).to_string(index=False))
+    print(table.drop(columns="model").round(4).to_string(index=False))
     print(out)
 
 

@@ -3,8 +3,8 @@
 usage: python tools/context_bias.py results/NAME
 
 Reads every `runs/**/rollouts/*.parquet` that training kept (`training.episodes_every`) and writes
-`analysis/context_bias.csv`: a row for each run, iteration, K, kind of context and estimator, with bias, variance, mean
-absolute error and the share of oracle steps (docs/estimators.md). HGPO is there with alpha 0, 1 and 2, in both kinds of
+`analysis/context_bias.csv`: a row for each run, iteration, environment, K, kind of context and estimator, with bias,
+variance, mean absolute error and the share of oracle steps (docs/estimators.md). HGPO is there with alpha 0, 1 and 2, in both kinds of
 weights, so this is the alpha sweep on equal rollouts. Prints the means over iterations.
 """
 
@@ -25,7 +25,7 @@ from hgpo.files import write_text
 COLUMNS = ["task", "trajectory", "state", "action", "reward", "invalid"]
 QUANTITIES = ("bias", "variance", "mean_absolute_error")
 SWEPT = ("hgpo_paper", "hgpo_upstream")
-KEYS = ["K", "context", "estimator", "alpha"]
+KEYS = ["environment", "K", "context", "estimator", "alpha"]
 
 
 def main() -> None:
@@ -59,7 +59,8 @@ def measure(config: Config, run: Run) -> Iterator[dict[str, Any]]:
                     normalisation=protocol.normalisation,
                 ).rows
                 where = {"run": str(run), "iteration": int(path.stem.removeprefix("iteration-"))}
-                yield from estimates(rows, where | {"K": run.history, "context": context}, alpha)
+                where |= {"environment": run.environment, "K": run.history, "context": context}
+                yield from estimates(rows, where, alpha)
 
 
 def estimates(rows: list[dict[str, Any]], where: dict[str, Any], alpha: float) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from hgpo.reporting.collect import load_results
 from hgpo.reporting.curves import training_curves
 from hgpo.reporting.expected import expected_figures, expected_tables
 from hgpo.reporting.figure import seed_interval
+from hgpo.reporting.outcomes import domains, task_types, time_breakdown
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,58 @@ def test_curves_show_the_mean_over_training_seeds(made):
     line = next(line for line in axis.lines if len(line.get_ydata()))  # hgpo comes first in the configuration
     expected = 100 * sum(m["success"] for m in runs) / len(runs)
     assert line.get_ydata() == pytest.approx(expected.to_numpy())
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """A matrix of which much was not run: both K in one environment only, other methods in each panel."""
+    from fake_results import make_results
+
+    matrix = {"models": ["tiny"], "environments": ["alfworld", "webshop"], "methods": ["hgpo", "gigpo", "hgpo_flat"]}
+    matrix |= {"history": [2, 4], "training_seeds": [0]}
+    config = make_results(tmp_path_factory.mktemp("uneven"), 12, 2, matrix=matrix, training={"iterations": 6})
+    for cell in ["webshop/hgpo/K2", *(f"webshop/{m}/K4" for m in ("hgpo", "gigpo", "hgpo_flat", "warm_start"))]:
+        shutil.rmtree(config.folder / "episodes" / "tiny" / cell)
+        shutil.rmtree(config.folder / "runs" / "tiny" / cell, ignore_errors=True)
+    for method in ("gigpo", "warm_start"):
+        shutil.rmtree(config.folder / "episodes" / "tiny" / "alfworld" / method / "K4")
+    shutil.rmtree(config.folder / "runs" / "tiny" / "alfworld" / "gigpo" / "K4")
+    return load_results(config)
+
+
+@pytest.mark.parametrize("draw", [domains, task_types])
+def test_a_method_has_one_marker_in_all_panels(uneven, draw):
+    figure = draw(uneven)
+    looks = [
+        (bars.get_label(), bars.lines[0].get_marker(), bars.lines[0].get_color())
+        for axis in figure.axes
+        for bars in axis.containers
+    ]
+    named = {label for label, _, _ in looks}
+    assert len(set(looks)) == len(named) and len(looks) > len(named)
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == named
+
+
+def test_lines_mean_the_same_in_all_panels_of_the_curves(uneven):
+    figure = training_curves(uneven)
+    alfworld, webshop = figure.axes[:2]
+    looks = [
+        {(line.get_color(), line.get_linestyle()) for line in axis.lines if len(line.get_ydata())}
+        for axis in (alfworld, webshop)
+    ]
+    assert len(looks[0]) == 5 and len(looks[1]) == 2
+    assert looks[1] < looks[0]  # K = 2, with the colours of their methods
+    assert {style for _, style in looks[1]} == {"-"}
+
+
+def test_shares_of_the_estimator_stand_beside_their_own_bars(uneven):
+    figure = time_breakdown(uneven)
+    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    for axis, cells in zip(figure.axes, [5, 2], strict=True):
+        bars = {round(bar.get_y() + bar.get_height() / 2, 6) for bar in axis.patches}
+        assert {text.xy[1] for text in axis.texts} == bars and len(bars) == cells
+    webshop = {rows[round(text.xy[1])] for text in figure.axes[1].texts}
+    assert webshop == {"gigpo, K=2", "hgpo_flat, K=2"}
 
 
 def test_interval_of_two_seeds_is_their_range():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -64,9 +66,9 @@ def smoothed(data: pd.DataFrame, metric: str, smooth: bool) -> pd.DataFrame:
 
 def curve(data: pd.DataFrame, metric: str, results: Results, axis: plt.Axes) -> None:
     """Lines over iterations: colour for the method, dash for K (or, if there is one K, for the method as well), band
-    for the interval over training seeds."""
-    methods = [m for m in results.config.matrix.methods if (data["method"] == m).any()]
-    lengths = sorted(data["K"].unique())
+    for the interval over training seeds. They mean the same in every panel: whatever ran anywhere counts."""
+    methods = [m for m in results.config.matrix.methods if any(run.method == m for run in results.metrics)]
+    lengths = sorted({run.history for run in results.metrics})
     styles = lengths if len(lengths) > 1 else methods
     sns.lineplot(
         data=data,
@@ -84,10 +86,12 @@ def curve(data: pd.DataFrame, metric: str, results: Results, axis: plt.Axes) -> 
 
 
 def one_legend(figure: Figure, axes: np.ndarray, title: str | None = None) -> None:
-    """Puts the legend of the first panel beside the figure and removes all others."""
-    handles, labels = axes.flat[0].get_legend_handles_labels()
+    """Puts one legend of what all panels show beside the figure and removes theirs."""
+    shown: dict[str, Any] = {}
     for axis in axes.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
         if axis.get_legend() is not None:
             axis.get_legend().remove()
     figure.tight_layout()
-    figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1.0, 0.5), title=title)
+    figure.legend(shown.values(), shown.keys(), loc="center left", bbox_to_anchor=(1.0, 0.5), title=title)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,11 @@ def colours(methods: list[str]) -> dict[str, Any]:
     """
     palette = sns.color_palette("colorblind", n_colors=max(len(methods), 1))
     return defaultdict(lambda: "0.45", zip(methods, palette, strict=True))
+
+
+def markers(methods: Iterable[str]) -> dict[str, str]:
+    """A marker for each method, baselines and warm start among them, to be the same in all panels of a figure."""
+    return dict(zip(dict.fromkeys(methods), cycle(MARKERS), strict=False))
 
 
 def seed_interval(values: np.ndarray) -> tuple[float, float]:
