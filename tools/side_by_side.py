@@ -46,7 +46,6 @@ from hgpo.training.checkpoint import list_checkpoints
 
 SAVING_S = 50.0  # time a training run gets to save its state
 PACKING_S = 15.0
-WEIGHTS = ("*.safetensors", "*.pt", "*.bin", "*.jinja", "tokenizer*.json")
 STAGES = ["start", "train", "evaluate"]
 STOPPED = 75  # exit code of a training run that saved its state
 
@@ -409,7 +408,8 @@ def end_helpers(process: subprocess.Popen[bytes]) -> None:
 def pack(results: Path, out: Path, piece_mb: int, pieces: int) -> None:
     """Writes the two archives into `out`; what does not fit of the steps is left out, and said."""
     files = sorted(path for path in results.rglob("*") if path.is_file() and not path.name.startswith("."))
-    files = [path for path in files if not any(path.match(pattern) for pattern in WEIGHTS)]
+    with_weights = {path.parent for path in files if path.name.endswith(".safetensors")}  # left out but their record
+    files = [path for path in files if path.parent not in with_weights or path.name == "checkpoint.json"]
     files = [path for path in files if "checkpoints" not in path.parts and "tensorboard" not in path.parts]
     is_steps = {path: path.name.endswith(".steps.parquet") or "rollouts" in path.parts for path in files}
     out.mkdir(parents=True, exist_ok=True)

@@ -80,9 +80,11 @@ def call(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 
-def unpacked(folder: Path, name: str) -> list[str]:
+def unpacked(folder: Path, name: str, into: Path | None = None) -> list[str]:
     content = b"".join(piece.read_bytes() for piece in sorted(folder.glob(f"{name}*")))
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:xz") as archive:
+        if into:
+            archive.extractall(into, filter="data")
         return archive.getnames()
 
 
@@ -105,11 +107,18 @@ def test_a_call_that_is_out_of_time_says_so_and_the_next_does_the_rest(tmp_path)
         "warm_start",
     ]
     assert not (results / "runs/tiny/webshop/grpo").exists()
-    names = unpacked(tmp_path / "second", "results.tar.xz")
+    elsewhere = tmp_path / "elsewhere"
+    names = unpacked(tmp_path / "second", "results.tar.xz", elsewhere / "results")
+    assert "shop/start/tiny/webshop/K1/checkpoint.json" in names
     assert "shop/runs/tiny/webshop/hgpo/K1/seed0/metrics.jsonl" in names
     assert not any(name.endswith((".safetensors", ".pt")) for name in names)
-    steps = unpacked(tmp_path / "second", "steps.tar.xz")
+    steps = unpacked(tmp_path / "second", "steps.tar.xz", elsewhere / "results")
     assert steps and all("rollouts" in name or name.endswith(".steps.parquet") for name in steps)
+    for command in (["tables"], ["manifest"], ["verify"]):  # on what was packed, without weights and data
+        line = [sys.executable, "-m", "hgpo", *command, "--config", "results/shop/config.yaml"]
+        done = subprocess.run(line, cwd=elsewhere, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "not here, not checked: the checkpoint results/shop/runs/tiny/webshop/hgpo/K1/seed0/final" in done.stdout
 
     third = call(tmp_path, "--runs", "hgpo/1/0", "--set", "training.iterations=1")
     assert third.returncode == 0 and "begins" not in third.stdout
