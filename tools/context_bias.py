@@ -4,8 +4,8 @@ usage: python tools/context_bias.py results/NAME
 
 Reads every `runs/**/rollouts/*.parquet` that training kept (`training.episodes_every`) and writes
 `analysis/context_bias.csv`: a row for each run, iteration, environment, K, kind of context and estimator, with bias,
-variance, mean absolute error and the share of oracle steps (docs/estimators.md). HGPO is there with alpha 0, 1 and 2, in both kinds of
-weights, so this is the alpha sweep on equal rollouts. Prints the means over iterations.
+variance, mean absolute error and the share of oracle steps (docs/estimators.md). HGPO is there with alpha 0, 1 and 2,
+in both kinds of weights, so this is the alpha sweep on equal rollouts. Prints the means over iterations.
 """
 
 from __future__ import annotations
