@@ -24,7 +24,7 @@ KEYS = ["model", "environment", "split", "history"]
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     results = load_results(load_config(Path(sys.argv[1]) / "config.yaml"))
     rows: list[dict[str, Any]] = []

@@ -4,8 +4,9 @@ usage: python tools/context_bias.py results/NAME
 
 Reads every `runs/**/rollouts/*.parquet` that training kept (`training.episodes_every`) and writes
 `analysis/context_bias.csv`: a row for each run, iteration, environment, K, kind of context and estimator, with bias,
-variance, mean absolute error and the share of oracle steps (docs/estimators.md). HGPO is there with alpha 0, 1 and 2,
-in both kinds of weights, so this is the alpha sweep on equal rollouts. Prints the means over iterations.
+variance, mean absolute error and the share of oracle steps (docs/estimators.md), over all oracle steps and over the
+later ones alone, in which no level is missing or is the oracle. HGPO is there with alpha 0, 1 and 2, in both kinds of
+weights, so this is the alpha sweep on equal rollouts. Prints the means over iterations.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from hgpo.config import Config, Run, load_config, plan_runs
 from hgpo.errors import DataError
 from hgpo.files import write_text
 
+SCOPES = {"all": "", "later": "later_"}
 COLUMNS = ["task", "trajectory", "state", "action", "reward", "invalid"]
 QUANTITIES = ("bias", "variance", "mean_absolute_error")
 SWEPT = ("hgpo_paper", "hgpo_upstream")
-KEYS = ["environment", "K", "context", "estimator", "alpha"]
+KEYS = ["environment", "K", "context", "steps", "estimator", "alpha"]
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     config = load_config(Path(sys.argv[1]) / "config.yaml")
     rows = [row for run in plan_runs(config) for row in measure(config, run)]
@@ -64,13 +66,20 @@ def measure(config: Config, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def estimates(rows: list[dict[str, Any]], where: dict[str, Any], alpha: float) -> Iterator[dict[str, Any]]:
-    """A row for each estimator; those without alpha only once, with alpha 0's call."""
-    share = next(row["value"] for row in rows if row["quantity"] == "oracle_share")
-    for name in dict.fromkeys(row["estimator"] for row in rows if row["quantity"] == "bias"):
-        if name not in SWEPT and alpha:
-            continue
-        values = {row["quantity"]: row["value"] for row in rows if row["estimator"] == name}
-        yield where | {"estimator": name, "alpha": alpha if name in SWEPT else None, "oracle_share": share} | values
+    """A row for each estimator and scope; those without alpha only once, with alpha 0's call."""
+    values = {(row["quantity"], row["estimator"]): row["value"] for row in rows}
+    for scope, prefix in SCOPES.items():
+        share = values[f"{prefix}oracle_share", None]
+        for name in [estimator for quantity, estimator in values if quantity == f"{prefix}bias"]:
+            if alpha and name not in SWEPT:
+                continue
+            found = {quantity: values[prefix + quantity, name] for quantity in QUANTITIES}
+            yield (
+                where
+                | {"steps": scope, "estimator": name, "alpha": alpha if name in SWEPT else None}
+                | {"oracle_share": share}
+                | found
+            )
 
 
 if __name__ == "__main__":

@@ -90,6 +90,46 @@ def test_bias_is_the_credit_for_the_context():
     assert metrics["groups/bias/grpo"] == 1
 
 
+def test_later_steps_are_those_in_which_no_level_is_missing_or_the_oracle():
+    """Eight episodes a, b, x, m: level 1 tells two x apart, and only the full history the two a."""
+    rollouts = [("a1", "b", "x"), ("a2", "b", "x"), ("a1", "c", "x"), ("a2", "c", "x")]
+    wins = dict(zip(rollouts, (4, 2, 1, 0), strict=True))
+    columns = {name: [] for name in ("task", "trajectory", "state", "reward")}
+    for number, rollout in enumerate(rollout for rollout in rollouts for _ in range(2)):
+        for t, state in enumerate(rollout):
+            reward = wins[rollout] * (1 + number % 2) if t == 2 else 0
+            for name, value in zip(columns, (0, number, state, reward), strict=True):
+                columns[name].append(value)
+    metrics = diagnose(columns, history=1, normalisation="mean_norm", gamma=1.0).metrics
+    assert metrics["groups/oracle_share"] == 1
+    assert metrics["groups/later_oracle_share"] == 1 / 3  # the steps t = 2
+    returns = np.array([wins[rollout] * turn for rollout in rollouts for turn in (1, 2)], float)
+    by_oracle = returns.reshape(4, 2) - returns.reshape(4, 2).mean(axis=1, keepdims=True)
+    for level, groups in ((0, 1), (1, 2)):
+        mean = returns.reshape(groups, -1).mean(axis=1, keepdims=True)
+        error = (returns.reshape(groups, -1) - mean).reshape(4, 2) - by_oracle
+        assert np.ptp(error, axis=1) == pytest.approx(0)  # no variance: the levels only misplace the mean
+        assert metrics[f"groups/later_bias/level_{level}"] == pytest.approx(np.sqrt((error**2).mean()))
+        assert metrics[f"groups/later_variance/level_{level}"] == pytest.approx(0, abs=1e-12)
+    # over all steps, the first ones, which have no level 1, look unbiased and scattered
+    assert metrics["groups/bias/level_1"] < metrics["groups/later_bias/level_1"]
+    assert metrics["groups/variance/level_1"] > 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(columns=batches(states=2))
+def test_later_diagnostics_are_over_the_oracle_steps_after_k(columns):
+    found = diagnose(columns, history=1).metrics
+    steps = Steps(columns)
+    codes, _ = full_history_groups(steps, steps.state, "states")
+    share = np.count_nonzero((codes >= 0) & (steps.time > 1)) / len(steps)
+    assert found["groups/later_oracle_share"] == pytest.approx(share)
+    if share and share == found["groups/oracle_share"]:
+        for quantity in ("bias", "variance", "mean_absolute_error"):
+            assert found[f"groups/later_{quantity}/level_0"] == found[f"groups/{quantity}/level_0"]
+    assert (share > 0) == ("groups/later_bias/level_0" in found)
+
+
 @settings(max_examples=30, deadline=None)
 @given(case=interleaved())
 def test_diagnostics_do_not_depend_on_the_order_of_rows(case):

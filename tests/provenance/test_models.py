@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hgpo.provenance import machine
+
 REPOSITORY, COMMIT = "someone/tiny", "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -143,6 +145,17 @@ def test_a_changed_file_is_named_and_the_mend_mends(fetch, tmp_path: Path, name:
     assert name in wrong.stderr and f"remove {cached} and fetch again" in " ".join(wrong.stderr.split())
     cached.unlink()
     assert fetch().returncode == 0
+
+
+def test_a_folder_that_is_not_there_is_no_hub_model_without_commit(fetch, tmp_path: Path) -> None:
+    file = tmp_path / "toy.yaml"
+    body = yaml.safe_load(file.read_text())
+    body["models"]["tiny"] = {"source": "data/models/tiny"}
+    file.write_text(yaml.safe_dump(body))
+    missing = fetch()
+    assert missing.returncode != 0 and "there is no folder data/models/tiny" in missing.stderr
+    (found,) = [f for f in machine.examine([], str(file)) if f.subject == "model tiny"]
+    assert found.found == "there is no folder data/models/tiny" and "models.tiny.source" in found.mend
 
 
 def test_a_hub_model_needs_its_commit(fetch, tmp_path: Path) -> None:

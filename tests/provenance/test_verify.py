@@ -24,7 +24,7 @@ from hgpo.errors import DataError
 from hgpo.files import SUMS, sha256_json, write_json, write_sums
 from hgpo.provenance.manifest import HASHED, read_manifest, write_manifest
 from hgpo.provenance.verify import verify
-from hgpo.reporting.build import write_tables
+from hgpo.reporting.build import kept_tables, write_tables
 from hgpo.reporting.collect import load_results, warm_start_runs
 from hgpo.reporting.side_by_side import side_by_side
 from hgpo.reporting.viewer.data import ViewerData
@@ -254,9 +254,16 @@ def test_a_table_of_which_some_data_are_not_here_is_not_checked(copied):
     write_manifest(copied)
     whole = verify(copied)
     assert whole.differences == [] and whole.checked["tables"] == 9
+    before = {path: path.read_bytes() for path in (copied.folder / "tables").iterdir()}
     shutil.rmtree(copied.data_folder("webshop"))
     found = verify(copied)
     assert found.differences == [] and found.checked["tables"] == 8
+    assert kept_tables(copied) == {"leakage": [f"leakage.{ending}" for ending in ("md", "csv", "tex", "html")]}
+    write_tables(copied)
+    assert {path: path.read_bytes() for path in (copied.folder / "tables").iterdir()} == before
+    with pytest.raises(DataError, match=r"names the panels of webshop/test; the data of webshop are not here"):
+        write_manifest(copied)
+    assert verify(copied).differences == []
     assert [line for line in found.absent if "leakage" in line] == [
         f"the table leakage, which is made from the data: {copied.data_folder('webshop')}"
     ]

@@ -8,6 +8,10 @@ A* and D_g its mean in oracle group g:
 
 A* has mean 0 in each oracle group, so D_g is the credit that A gives to having come to a context rather than to the
 action taken in it.
+
+Level k does not exist in a trajectory's first k steps: it counts as an advantage of 0, which has no bias and all of the
+variance; and level t of step t is the oracle itself. So the same is measured for the later steps alone, t > K, in which
+every level exists and none knows the full history.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ def diagnose(columns: Mapping[str, Any], **options: Any) -> Diagnosis:
     A_k is 0 or that have none), `mean_size`, and `group_size` (number of groups of each size, 1 included). Per pair of
     levels: `rank_correlation` (Spearman, over the steps that have both). `oracle_share`, and for each level
     (`level_0`, ...), GiGPO's step part and whole, GRPO, and HGPO under each kind of weights: `bias`, `variance`,
-    `mean_absolute_error`.
+    `mean_absolute_error`; and the same four for the steps later than `history` alone (`later_...`).
     """
     chosen: HgpoOptions = check_options("hgpo", options)
     steps = Steps(columns)
@@ -108,27 +112,31 @@ def _correlation_rows(steps: Steps, levels: list[LevelAdvantage]) -> Iterator[di
 def _oracle_rows(
     steps: Steps, returns: np.ndarray, levels: list[LevelAdvantage], options: HgpoOptions
 ) -> Iterator[dict[str, Any]]:
-    codes, count = full_history_groups(steps, merged_states(steps, options.similarity), options.context)
-    order = ascending(returns)
-    order = order[codes[order] >= 0]
-    yield {"quantity": "oracle_share", "value": len(order) / max(len(steps), 1)}
-    if not len(order):
-        return
-    groups = codes[order]
-    oracle = normalise(returns[order], groups, describe(returns[order], groups, count, ddof=0), options.normalisation)
-    size = np.bincount(groups, minlength=count)
-    for name, advantage in _estimates(steps, returns, levels, options):
-        error = advantage[order] - oracle
-        canonical = np.lexsort((error, groups))  # sums within a group in ascending order, whatever that of the rows
-        error, group = error[canonical], groups[canonical]
-        mean = (np.bincount(group, weights=error, minlength=count) / size)[group]
-        figures = {
-            "bias": np.sqrt(_mean(mean**2)),
-            "variance": _mean((error - mean) ** 2),
-            "mean_absolute_error": _mean(np.abs(error)),
-        }
-        for quantity, value in figures.items():
-            yield {"quantity": quantity, "estimator": name, "value": float(value)}
+    codes, _ = full_history_groups(steps, merged_states(steps, options.similarity), options.context)
+    estimates = dict(_estimates(steps, returns, levels, options))
+    everywhere = ascending(returns)
+    everywhere = everywhere[codes[everywhere] >= 0]
+    later = everywhere[steps.time[everywhere] > options.history]  # whole oracle groups: their steps have one time
+    for prefix, order in (("", everywhere), ("later_", later)):
+        yield {"quantity": f"{prefix}oracle_share", "value": len(order) / max(len(steps), 1)}
+        if not len(order):
+            continue
+        values = returns[order]
+        found, groups = np.unique(codes[order], return_inverse=True)
+        oracle = normalise(values, groups, describe(values, groups, len(found), ddof=0), options.normalisation)
+        size = np.bincount(groups)
+        for name, advantage in estimates.items():
+            error = advantage[order] - oracle
+            canonical = np.lexsort((error, groups))  # sums within a group in ascending order, whatever that of the rows
+            error, group = error[canonical], groups[canonical]
+            mean = (np.bincount(group, weights=error) / size)[group]
+            figures = {
+                "bias": np.sqrt(_mean(mean**2)),
+                "variance": _mean((error - mean) ** 2),
+                "mean_absolute_error": _mean(np.abs(error)),
+            }
+            for quantity, value in figures.items():
+                yield {"quantity": prefix + quantity, "estimator": name, "value": float(value)}
 
 
 def _estimates(

@@ -19,9 +19,14 @@ _config = click.option(
 @_config
 def tables(config: Path) -> None:
     """Write the tables (Markdown, CSV, LaTeX, HTML) from evaluation episodes and training metrics."""
-    from hgpo.reporting.build import write_tables
+    from hgpo.reporting.build import kept_tables, write_tables
+    from hgpo.reporting.collect import data_away
 
-    _say(write_tables(load_config(config)))
+    experiment = load_config(config)
+    kept = kept_tables(experiment)
+    _say(write_tables(experiment))
+    for name in kept:
+        click.echo(f"kept {name} as it was: the data of {', '.join(data_away(experiment))} are not here")
 
 
 @click.command()

@@ -302,6 +302,8 @@ def models_of(config: Config, file: str = "CONFIG") -> Iterator[Finding]:
     """Whether the models of the experiment can be loaded without a network. file: as in `data_of`."""
     from huggingface_hub import try_to_load_from_cache
 
+    from hgpo.provenance.models import is_hub_name
+
     for name in config.matrix.models:
         model = config.models[name]
         if model.source == "embedded":
@@ -310,6 +312,9 @@ def models_of(config: Config, file: str = "CONFIG") -> Iterator[Finding]:
             yield Finding("base", f"model {name}", f"reached at {model.endpoint.url}")
         elif Path(model.source).is_dir():
             yield Finding("base", f"model {name}", model.source)
+        elif not is_hub_name(model.source):
+            mend = f"put a checkpoint there, or name another folder or a model of the hub in models.{name}.source"
+            yield Finding("base", f"model {name}", f"there is no folder {model.source}", mend)
         elif isinstance(try_to_load_from_cache(model.source, "config.json", revision=model.revision), str):
             yield Finding("base", f"model {name}", f"{model.source} in the cache")
         else:

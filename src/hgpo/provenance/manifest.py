@@ -18,7 +18,7 @@ from hgpo.errors import DataError
 from hgpo.files import sha256_file, sha256_json, write_json
 from hgpo.provenance.crate import write_crate
 from hgpo.reporting.build import make_tables
-from hgpo.reporting.collect import WARM_START, Results, load_results, read_json
+from hgpo.reporting.collect import WARM_START, Results, data_away, load_results, read_json
 from hgpo.reporting.table import FORMATS, Table
 from hgpo.versions import PACKAGE, code_commit, package_versions
 
@@ -47,11 +47,17 @@ HASHED = (
 def write_manifest(config: Config) -> Path:
     """Writes `results/<name>/manifest.json` and, beside it, the same as an RO-Crate; returns the manifest's path.
 
-    Raises DataError if there are no tables, if they are not those that the episodes give, or if a run was trained with
-    other settings.
+    Raises DataError if there are no tables, if they are not those that the episodes give, if a run was trained with
+    other settings, or if the manifest that is there names panels that are not here.
     """
     check_settings(config)
     results = load_results(config)
+    lost = sorted((read_json(config.folder / NAME) or {}).get("panels", {}).keys() - results.panels.keys())
+    if lost and (away := data_away(config)):
+        raise DataError(
+            f"{config.folder / NAME} names the panels of {', '.join(lost)}; the data of {', '.join(away)} are not here",
+            "run `hgpo prepare-data` first, or delete the manifest to write one that does not know them",
+        )
     made, _ = make_tables(results)
     for table in made:
         absent = [e for e in FORMATS if not (config.folder / "tables" / f"{table.name}.{e}").exists()]
@@ -96,10 +102,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a results folder. Raises DataError if it is missing, unreadable, no manifest, or was changed."""
     body = read_json(folder / NAME)
     if body is None:
-        raise DataError(f"there is no {NAME} in {folder}", "run `hgpo manifest` first")
+        raise DataError(
+            f"there is no {NAME} in {folder.absolute()}",
+            "run `hgpo manifest` first; for results of others, run this in the folder that their `results` lie in",
+        )
     stated = body.pop("hash", None)
     if stated != sha256_json(body):
-        raise DataError(f"{folder / NAME} was changed after it was written", "run `hgpo manifest` again")
+        raise DataError(
+            f"{folder / NAME} was changed after it was written",
+            "take it once more from where it was published; if these are your own results, run `hgpo manifest` again",
+        )
     if body.get("format", FORMAT) != FORMAT:
         raise DataError(f"{folder / NAME} has format {body['format']}, not {FORMAT}", "run `hgpo manifest` again")
     kinds = {"format": int} | KINDS | dict.fromkeys(HASHES, dict)

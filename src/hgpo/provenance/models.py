@@ -14,6 +14,18 @@ from hgpo.files import sha256_file
 from hgpo.rollout.policy import HUB_FILES
 
 
+def is_hub_name(source: str) -> bool:
+    """Whether a model of the hub could be called so: `owner/name` or `name`."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(source)
+    except HFValidationError:
+        return False
+    return True
+
+
 def fetch_model(name: str, model: Model) -> dict[str, Any]:
     """Puts a hub model into the cache (HF_HOME) and checks the hashes that the hub names; what was found.
 
@@ -25,6 +37,11 @@ def fetch_model(name: str, model: Model) -> dict[str, Any]:
         return {"source": "embedded"}
     if Path(model.source).is_dir():
         return {"source": model.source, "files": hashes(Path(model.source))}
+    if not is_hub_name(model.source):
+        raise ConfigError(
+            f"models.{name}.source: there is no folder {model.source}, and no model of the hub is called so",
+            "name a folder with a checkpoint, or a model of the hub",
+        )
     if model.revision is None:
         raise ConfigError(
             f"models.{name}.revision: missing; a hub model without it may change",

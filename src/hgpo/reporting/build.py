@@ -11,7 +11,7 @@ from hgpo.config import Config
 from hgpo.files import write_json
 from hgpo.reporting import curves, diagnostics, outcomes
 from hgpo.reporting.breakdowns import type_tables, webshop_table
-from hgpo.reporting.collect import NotMeasured, Results, load_results, read_json
+from hgpo.reporting.collect import NotMeasured, Results, data_away, load_results, read_json
 from hgpo.reporting.comparisons import comparisons_table
 from hgpo.reporting.figure import save, style
 from hgpo.reporting.leakage import leakage_table
@@ -58,12 +58,21 @@ def write_tables(config: Config) -> list[Path]:
     """Writes every table that has its data below `results/<name>/tables`, and `tables.json`; returns the paths.
 
     `tables.json` lists the files of each table and, for the others, why they are missing. Tables that it listed before
-    and that can no longer be made are removed.
+    and that can no longer be made are removed, but for `kept_tables`.
     """
     folder = config.folder / "tables"
     made, missing = make_tables(load_results(config))
-    written = {table.name: write(table, folder) for table in made}
-    return _finish(folder, "tables.json", written, missing)
+    kept = {name: [folder / file for file in files] for name, files in kept_tables(config).items()}
+    written = {table.name: write(table, folder) for table in made if table.name not in kept} | kept
+    return _finish(folder, "tables.json", written, {name: why for name, why in missing.items() if name not in kept})
+
+
+def kept_tables(config: Config) -> dict[str, list[str]]:
+    """Files of tables that stay as they are, since the prepared data that they are made from are not all here."""
+    folder = config.folder / "tables"
+    files = (read_json(folder / "tables.json") or {"written": {}})["written"].get("leakage", [])
+    there = bool(files) and all((folder / file).is_file() for file in files)
+    return {"leakage": files} if there and data_away(config) else {}
 
 
 def write_figures(config: Config) -> list[Path]:

@@ -23,6 +23,11 @@ BASELINES = ("random", "expert", "zero_shot", "react", "reflexion")
 CELL = ["model", "environment", "method", "history"]
 
 
+def data_away(config: Config) -> list[str]:
+    """The environments of the matrix whose prepared data are not on this machine."""
+    return [e for e in config.matrix.environments if not (config.data_folder(e) / "prepared.json").is_file()]
+
+
 class NotMeasured(Exception):
     """A table or figure that cannot be made, because what it shows was not measured; the message says what."""
 

@@ -15,7 +15,8 @@ from hgpo.reporting.figure import DASHES, MARKERS, colours, seed_interval
 
 ESTIMATORS = {
     "grpo": "GRPO",
-    "gigpo": "GiGPO",
+    "gigpo": "GiGPO (whole)",
+    "gigpo_step": "GiGPO (step part)",
     "hgpo_paper": "HGPO (weights of the paper)",
     "hgpo_upstream": "HGPO (weights of the code)",
     "hgpo_inverse_variance": "HGPO (inverse variance)",
@@ -38,7 +39,6 @@ def bias(results: Results) -> Figure:
         figsize=(3.1 * len(panels) + 1.5, 5),
         squeeze=False,
         sharex="col",
-        sharey="row",
         height_ratios=[2, 1],
     )
     for column, (environment, history) in enumerate(panels):
@@ -62,11 +62,11 @@ def bias(results: Results) -> Figure:
         share = _smooth(here, "groups/oracle_share", ["seed", "model", "method"])
         share = share.assign(share=100 * share["groups/oracle_share"])
         sns.lineplot(data=share, x="iteration", y="share", color="0.25", errorbar=seed_interval, ax=axes[1][column])
-        axes[0][column].set(title=f"{environment}, K = {history}", ylabel="bias against the oracle")
-        axes[1][column].set(xlabel="training iteration", ylabel="oracle steps (%)")
+        axes[0][column].set(title=f"{environment}, K = {history}", ylabel="" if column else "bias against the oracle")
+        axes[1][column].set(xlabel="training iteration", ylabel="" if column else "oracle steps (%)")
         axes[1][column].locator_params(axis="x", integer=True)
-    for row in axes:  # after all are drawn: the axes of a row share their limits
-        row[0].set_ylim(bottom=0)
+    for axis in axes.flat:  # advantages have another unit in each environment, so a panel has its own scale
+        axis.set_ylim(bottom=0)
     one_legend(figure, axes)
     return figure
 

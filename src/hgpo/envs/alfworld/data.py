@@ -62,7 +62,7 @@ def prepare(settings: AlfworldData, folder: Path, workers: int | None = None) ->
         made = {str(split): sorted(source.trials(split)) for split in settings.games}
         splits = {split: _select(tasks, split, settings) for split, tasks in made.items()}
     else:
-        source = _official(settings) if settings.source == "official" else open_source(Path(str(settings.mirror)))
+        source = _official(settings) if settings.source == "official" else _mirror(Path(str(settings.mirror)))
         splits = {split: _select(_playable(source, split), split, settings) for split in SPLITS}
         if not any(splits.values()):
             raise DataError(f"{source.name} holds no ALFWorld game", "check the path of the mirror")
@@ -75,6 +75,15 @@ def prepare(settings: AlfworldData, folder: Path, workers: int | None = None) ->
     os.replace(staging / "games", games)
     shutil.rmtree(staging)
     write_json(folder / INDEX, {"settings": wanted, "source": settings.source, "splits": index}, indent=1)
+
+
+def _mirror(path: Path) -> Source:
+    if not path.exists():
+        raise DataError(
+            f"data.alfworld.mirror: there is no {path}",
+            "name the folder or archive of a copy of the games, or set data.alfworld.source: official to download them",
+        )
+    return open_source(path)
 
 
 def list_tasks(folder: Path, split: str) -> list[Task]:
