@@ -91,7 +91,7 @@ def test_bias_is_the_credit_for_the_context():
 
 
 def test_later_steps_are_those_in_which_no_level_is_missing_or_the_oracle():
-    """Eight episodes of three steps end in x: level 1 tells the two ways to it apart, only the full history the starts."""
+    """Eight episodes end in x: level 1 tells the ways to it apart, and only the full history the starts."""
     rollouts = [("a1", "b", "x"), ("a2", "b", "x"), ("a1", "c", "x"), ("a2", "c", "x")]
     wins = dict(zip(rollouts, (4, 2, 1, 0), strict=True))
     columns = {name: [] for name in ("task", "trajectory", "state", "reward")}

@@ -31,7 +31,8 @@ def fetch_model(name: str, model: Model) -> dict[str, Any]:
 
     `embedded` models and folders need no fetching: of a folder the files are hashed.
 
-    Raises ConfigError for a folder that is not there or a hub model without a revision, DataError if it cannot be fetched or a file is not as named.
+    Raises ConfigError for a folder that is not there or a hub model without a revision, DataError if it cannot be
+    fetched or a file is not as named.
     """
     if model.source == "embedded":
         return {"source": "embedded"}
