@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hgpo.cli import main
-from hgpo.cli.results import compare
+from hgpo.cli.results import compare, summed_up
 from hgpo.cli.results import verify as verify_command
 from hgpo.config import Run, load_config, plan_runs
 from hgpo.envs.preparation import prepare as prepare_environment
@@ -359,6 +359,15 @@ def test_a_manifest_of_another_format_is_refused(copied):
     path.write_text(json.dumps(body | {"hash": sha256_json(body)}))
     with pytest.raises(DataError, match="manifest.json has format 1, not 2"):
         read_manifest(copied.folder)
+
+
+def test_what_is_absent_many_times_is_one_line():
+    many = [f"the checkpoint runs/{number}" for number in range(5)]
+    assert list(summed_up([*many, "the data x", "the data y"])) == [
+        "the checkpoint runs/0, and 4 more of the kind",
+        "the data x",
+        "the data y",
+    ]
 
 
 def test_verify_says_what_differs_and_fails(copied):

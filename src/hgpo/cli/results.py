@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -27,7 +28,7 @@ def verify(config: str) -> None:
     from hgpo.provenance.verify import verify as verify_results
 
     found = verify_results(load_config(config))
-    for missing in found.absent:
+    for missing in summed_up(found.absent):
         click.echo(f"not here, not checked: {missing}")
     for setting in found.aside:
         click.echo(f"another setting, on which no result depends: {setting}")
@@ -39,6 +40,15 @@ def verify(config: str) -> None:
         click.echo(f"{count} difference{'s' * (count != 1)}; checked: {checked}")
         raise click.exceptions.Exit(1)
     click.echo(f"verified: {checked}; every table is what the episodes give")
+
+
+def summed_up(lines: Iterable[str]) -> Iterator[str]:
+    """The lines; of more than three that begin with the same two words only the first, and how many there are."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(" ".join(line.split()[:2]), []).append(line)
+    for those in alike.values():
+        yield from those if len(those) <= 3 else [f"{those[0]}, and {len(those) - 1} more of the kind"]
 
 
 @click.command()
