@@ -40,11 +40,8 @@ def main() -> None:
                 dict(zip(KEYS, key, strict=True))
                 | {"first": first, "second": second, "difference": found.difference.effect}
                 | {"low": found.difference.low, "high": found.difference.high, "p": found.p, "n_tasks": found.tasks}
-                | {
-                    "n_evaluation_seeds": a.shape[1],
-                    "n_training_seeds_first": len(a),
-                    "n_training_seeds_second": len(b),
-                }
+                | {"n_evaluation_seeds": a.shape[1]}
+                | {"n_training_seeds_first": len(a), "n_training_seeds_second": len(b)}
             )
     table = pd.DataFrame(rows)
     table.insert(table.columns.get_loc("p") + 1, "p_holm", holm(table["p"].tolist()))

@@ -73,13 +73,8 @@ def estimates(rows: list[dict[str, Any]], where: dict[str, Any], alpha: float) -
         for name in [estimator for quantity, estimator in values if quantity == f"{prefix}bias"]:
             if alpha and name not in SWEPT:
                 continue
-            found = {quantity: values[prefix + quantity, name] for quantity in QUANTITIES}
-            yield (
-                where
-                | {"steps": scope, "estimator": name, "alpha": alpha if name in SWEPT else None}
-                | {"oracle_share": share}
-                | found
-            )
+            row = where | {"steps": scope, "estimator": name, "alpha": alpha if name in SWEPT else None}
+            yield row | {"oracle_share": share} | {key: values[prefix + key, name] for key in QUANTITIES}
 
 
 if __name__ == "__main__":

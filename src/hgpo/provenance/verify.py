@@ -16,7 +16,7 @@ from hgpo.files import SUMS, changed_since, files_below, json_differences, read_
 from hgpo.provenance import crate
 from hgpo.provenance.manifest import CONFIG, REPORT, VIEWER, checkpoint_folder, file_hashes, read_manifest
 from hgpo.reporting.build import make_tables
-from hgpo.reporting.collect import WARM_START, Results, load_results, read_json, warm_start_runs
+from hgpo.reporting.collect import WARM_START, Results, data_away, load_results, read_json, warm_start_runs
 from hgpo.reporting.table import rendered
 
 # Settings that no result depends on: where things lie, where and how fast jobs run, what is kept or sent elsewhere. A
@@ -237,8 +237,7 @@ def _recorded(config: Config, run: Run) -> str | None:
 def _verify_tables(results: Results, found: Verification) -> None:
     made, _ = make_tables(results)
     folder = results.config.folder / "tables"
-    data = [results.config.data_folder(name) for name in results.config.matrix.environments]
-    absent = [str(place) for place in data if not (place / MARKER).is_file()]
+    absent = [str(results.config.data_folder(name)) for name in data_away(results.config)]
     checked = 0
     for table in made:
         differences = [

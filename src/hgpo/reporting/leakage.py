@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hgpo.envs.upstream import alfworld_games, webshop_goals
-from hgpo.reporting.collect import NotMeasured, Results
+from hgpo.reporting.collect import NotMeasured, Results, data_away
 from hgpo.reporting.table import Table, percent
 from hgpo.tasks import load_panel
 from hgpo.tasks.upstream import (
@@ -34,9 +34,10 @@ CAPTION = (
 def leakage_table(results: Results) -> Table:
     """Coverage and overlap of the evaluation tasks under both protocols."""
     rows: list[dict[str, Any]] = []
+    away = data_away(results.config)
     for environment in results.config.matrix.environments:
         data = results.config.data_folder(environment)
-        if (data / "prepared.json").exists():
+        if environment not in away:
             rows += _alfworld(data, results) if environment == "alfworld" else _webshop(data)
             rows += _canonical(results, environment)
     if not rows:
