@@ -332,7 +332,7 @@ def time_engine(machines: Machines, options: argparse.Namespace) -> dict[str, fl
     def bare(wanted: list[Request], **sampling: int) -> None:
         from vllm import SamplingParams
 
-        library = machines.engine._engine  # the same engine without anything of ours around it
+        library = machines.engine.inner._engine  # the same engine without anything of ours around it
         for request in wanted:
             parameters = SamplingParams(max_tokens=response, ignore_eos=True, **sampling)
             parameters.detokenize = False
@@ -478,7 +478,7 @@ def time_sync(trainer: Trainer, way: str) -> dict[str, Any]:
         machines.engine.sleep()
         version = machines.engine.version + 1
         numbers[f"update_{number}_s"] = timed(lambda v=version: machines.engine.update_weights(machines.learner, v))
-        gap = check_gap(machines, trainer.plan.model.engine, 1.0, rows, version)
+        gap = check_gap(machines, trainer.plan.model.engine, 1.0, rows, version, 16)
         numbers[f"gap_{number}"] = gap.get("sync_gap", 0.0)
     return numbers
 

@@ -1,4 +1,5 @@
-"""One rank that adds up a gradient of 1 and 255 small ones: `python accumulation.py RANK RANKS PORT STAGE FILE`."""
+"""One rank that adds up a gradient of 1 and 255 small ones, on the one GPU that it sees, else on the CPU:
+`python accumulation.py RANK RANKS PORT STAGE FILE`."""
 
 from __future__ import annotations
 
@@ -10,13 +11,16 @@ import torch
 
 RANK, RANKS, PORT, STAGE, FILE = sys.argv[1:]
 os.environ |= {"RANK": RANK, "WORLD_SIZE": RANKS, "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT}
-os.environ |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+os.environ["OMP_NUM_THREADS"] = "1"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["DS_ACCELERATOR"] = "cpu"
 
 
 class Scale(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(64, dtype=torch.bfloat16))
+        self.weight = torch.nn.Parameter(torch.zeros(64, dtype=torch.bfloat16, device=DEVICE))
 
     def forward(self, factor: float) -> torch.Tensor:
         return self.weight * factor
@@ -26,7 +30,7 @@ def main() -> None:
     from hgpo.config.machinery import Learner
     from hgpo.training.sharded import Sharded
 
-    torch.distributed.init_process_group("gloo")
+    torch.distributed.init_process_group("gloo" if DEVICE == "cpu" else "nccl")
     sharded = Sharded(Scale(), Learner(kind="deepspeed", zero_stage=int(STAGE)), 1e-6, 0.0, 1e9)
     sharded.zero_grad()
     for number in range(256):

@@ -64,25 +64,39 @@ class Experiment:
         self.folder = folder
 
     def prepare(self) -> Experiment:
-        path = str(self.config())
-        for command in (
-            ["prepare-data", "--config", path, "--environment", "webshop"],
-            ["warm-start", "--config", path, "--model", "tiny", "--environment", "webshop", "--history", "1"],
-        ):
+        for command in self.preparation():
             cli.main(command, standalone_mode=False)
         return self
+
+    def preparation(self, **changes) -> list[list[str]]:
+        """The commands of `hgpo` that make data and starting checkpoint."""
+        path = str(self.config(**changes))
+        return [
+            ["prepare-data", "--config", path, "--environment", "webshop"],
+            ["warm-start", "--config", path, "--model", "tiny", "--environment", "webshop", "--history", "1"],
+        ]
 
     def other(self, folder: Path) -> Experiment:
         shutil.copytree(self.folder / "results/shop/start", folder / "results/shop/start")
         (folder / "data").symlink_to(self.folder / "data")
         return Experiment(folder)
 
-    def config(self, model: dict[str, Any] | None = None, tracking: dict[str, Any] | None = None, **training) -> Path:
-        """Writes the configuration with these changes of its sections `models.tiny` and `training`."""
+    def config(
+        self,
+        model: dict[str, Any] | None = None,
+        tracking: dict[str, Any] | None = None,
+        warm_start: dict[str, Any] | None = None,
+        agent: dict[str, Any] | None = None,
+        **training,
+    ) -> Path:
+        """Writes the configuration with these changes of its sections, `model` being `models.tiny` and `agent` the
+        web shop's."""
         body = json.loads(json.dumps(BODY))
         body |= {"results": str(self.folder / "results"), "data": {"directory": str(self.folder / "data")}}
         body["models"]["tiny"] |= model or {}
         body["training"] |= training
+        body["warm_start"] |= warm_start or {}
+        body["environments"]["webshop"]["agent"] |= agent or {}
         body["tracking"] = {"tensorboard": False} | (tracking or {})
         path = self.folder / "config.yaml"
         path.write_text(yaml.safe_dump(body))
@@ -93,9 +107,9 @@ class Experiment:
         run = Run("tiny", "webshop", method, 1, 0)
         return train(load_config(self.config(**changes)), run, stopped or StopSignal(), allow).parent
 
-    def command(self, *options: str, **changes) -> list[str]:
+    def command(self, *options: str, method: str = "hgpo", **changes) -> list[str]:
         """The command that trains (or goes on) in a process of its own."""
-        what = ["--model", "tiny", "--environment", "webshop", "--method", "hgpo", "--history", "1", "--seed", "0"]
+        what = ["--model", "tiny", "--environment", "webshop", "--method", method, "--history", "1", "--seed", "0"]
         return [sys.executable, "-m", "hgpo", "train", "--config", str(self.config(**changes)), *what, *options]
 
     def run_folder(self, method: str = "hgpo") -> Path:

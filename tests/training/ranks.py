@@ -1,4 +1,4 @@
-"""One rank of a DeepSpeed learner and critic in a process of its own.
+"""One rank of a DeepSpeed learner and critic in a process of its own, on the one GPU that it sees, else on the CPU.
 
 usage: python ranks.py RANK RANKS PORT STAGE DTYPE FOLDER OFFLOAD
 STAGE: of ZeRO; -1: the plain learner and critic, each rank with everything.
@@ -17,7 +17,10 @@ import torch
 
 RANK, RANKS, PORT, STAGE, DTYPE, FOLDER, OFFLOAD = sys.argv[1:]
 os.environ |= {"RANK": RANK, "WORLD_SIZE": RANKS, "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT}
-os.environ |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+os.environ["OMP_NUM_THREADS"] = "1"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["DS_ACCELERATOR"] = "cpu"
 
 
 def main() -> None:
@@ -32,7 +35,7 @@ def main() -> None:
 
     folder, stage = Path(FOLDER), int(STAGE)
     torch.set_num_threads(1)
-    model, tokenizer = load_policy(folder / "start", DTYPE)
+    _, tokenizer = load_policy(folder / "start", DTYPE)
     training = Training(token_budget=60, learning_rate=1e-3, mini_batch_steps=5, max_gradient_norm=0.5)
 
     offload = OFFLOAD == "1"
@@ -40,14 +43,14 @@ def main() -> None:
     machinery = Settings(kind="deepspeed", zero_stage=stage, **sharding) if stage >= 0 else Settings()
 
     def make() -> Learner:
-        policy, _ = load_policy(folder / "start", DTYPE)
-        reference, _ = load_policy(folder / "start", DTYPE)
+        policy, _ = load_policy(folder / "start", DTYPE, DEVICE)
+        reference, _ = load_policy(folder / "start", DTYPE, DEVICE)
         if stage < 0:
             return Learner(policy, training, 0, Settings(), reference, tokenizer)
         return DeepSpeedLearner(policy, training, 0, machinery, reference, tokenizer)
 
     def make_critic() -> Critic:
-        policy, _ = load_policy(folder / "start", DTYPE)
+        policy, _ = load_policy(folder / "start", DTYPE, DEVICE)
         arguments = (policy, CriticSettings(learning_rate=1e-2, epochs=2), 60, 0.5, 0, machinery)
         if stage < 0:
             return Critic(*arguments)
@@ -58,7 +61,7 @@ def main() -> None:
     if stage >= 0:
         from hgpo.training.on_ranks import DeepSpeedLearner
     if int(RANKS) > 1:
-        torch.distributed.init_process_group("gloo")
+        torch.distributed.init_process_group("gloo" if DEVICE == "cpu" else "nccl")
     random = np.random.default_rng(0)
     rows = [
         Row(random.integers(0, 300, 5 + 3 * (n % 4)).tolist(), random.integers(0, 300, 1 + n % 3).tolist())
@@ -93,7 +96,7 @@ def main() -> None:
     lines.append(iterate(again, 2))
     refused = ""
     if stage >= 0:
-        other, _ = load_policy(folder / "start", DTYPE)
+        other, _ = load_policy(folder / "start", DTYPE, DEVICE)
         machinery = Settings(kind="deepspeed", zero_stage=1 if stage > 1 else 2)
         again = DeepSpeedLearner(other, training, 0, machinery, other, tokenizer)
         machinery = Settings(kind="deepspeed", zero_stage=stage, **sharding)

@@ -161,7 +161,7 @@ def test_entropy_is_that_of_the_tempered_distribution(policy):
     assert entropy.tolist() == pytest.approx([np.log(model.config.vocab_size)] * len(entropy), abs=1e-3)
 
 
-def test_compiled_layers_learn_what_plain_ones_learn(policy):
+def test_compiled_layers_and_scores_learn_what_plain_ones_learn(policy):
     assert 1 in {len(batch) for batch in micro_batches(rows(), 25, PADDING)}
     counters.clear()
     results = []
@@ -171,6 +171,7 @@ def test_compiled_layers_learn_what_plain_ones_learn(policy):
         learner.update(samples(learner), seed=0, iteration=0)
         results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert (results[0] - results[1]).abs().mean() < 1e-5
-    assert counters["stats"]["unique_graphs"] == 2  # with gradients and without, for all layers and sizes
+    # with gradients and without: layers and scores for all sizes, and scores of a single token
+    assert counters["stats"]["unique_graphs"] == 6
     with pytest.raises(ValidationError, match="`compile` does not go with `zero_stage: 3`"):
         Settings(kind="deepspeed", zero_stage=3, compile=True)

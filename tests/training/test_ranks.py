@@ -1,21 +1,28 @@
-"""Two CPU processes, plain or with the real DeepSpeed, learn what one plain learner learns."""
+"""Two processes, plain or with the real DeepSpeed, learn what one plain learner learns.
+
+Where torch sees two GPUs, each rank has one of them; else all are CPU processes."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from hgpo.rollout.policy import load_policy, named_weights, save_policy
 
 PLAIN = -1  # in the place of a ZeRO stage: every rank holds everything
+GPUS = torch.cuda.device_count()
+CARDS = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(GPUS)))).split(",") if GPUS > 1 else ["", ""]
 RANKS, ACCUMULATION = (Path(__file__).parent / name for name in ("ranks.py", "accumulation.py"))
 needs_deepspeed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed here"
@@ -41,6 +48,7 @@ def run_ranks(script: Path, ranks: int, *arguments: str) -> None:
                 [sys.executable, str(script), str(rank), str(ranks), str(port), *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": CARDS[rank]},
             )
             for rank, log in enumerate(logs)
         ]
@@ -52,6 +60,11 @@ def run_ranks(script: Path, ranks: int, *arguments: str) -> None:
         for log in logs:
             log.seek(0)
         assert not any(codes), "\n".join(log.read()[-3000:] for log in logs)
+
+
+def again(line: dict[str, float], precision: float = 1e-4) -> Any:
+    """What is to be equal to a line: the same to the last bit, but on GPUs, whose sums come in any order."""
+    return line if GPUS < 2 else pytest.approx(line, rel=precision, abs=precision)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +92,7 @@ def test_two_ranks_learn_what_one_plain_learner_and_critic_learn(folder, plain, 
             for line in (ours, theirs):
                 line.pop("padding_share", None)  # several ranks cut micro-batches of their own
             assert ours == pytest.approx(theirs, rel=precision, abs=2e-5)
-        assert lines[part][2] == lines[part][3], f"a {part} brought back from its state goes on equal"
+        assert lines[part][2] == again(lines[part][3]), f"a {part} brought back from its state goes on equal"
     if stage != PLAIN:
         assert f"saved by 2 learner ranks with ZeRO stage {stage}" in lines["refused"], "another stage cannot go on"
     losses = [line["loss/value"] for line in lines["critic"]]
@@ -102,7 +115,7 @@ def test_bfloat16_learns_nearly_the_same(folder, plain, stage):
     for ours, theirs in zip(lines["critic"], plain["critic"], strict=True):
         assert ours["loss/value"] == pytest.approx(theirs["loss/value"], rel=0.2, abs=0.05)
     for part in ("learner", "critic"):
-        assert lines[part][2] == lines[part][3]
+        assert lines[part][2] == again(lines[part][3], 0.02)
 
 
 @needs_deepspeed

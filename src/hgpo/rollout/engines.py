@@ -53,7 +53,9 @@ class Engine(Protocol):
     """
 
     static: bool
-    version: int
+
+    @property
+    def version(self) -> int: ...
 
     def submit(self, request: Request) -> None:
         """Takes a request in. Raises HgpoError if it cannot be completed: empty, or longer than the context."""

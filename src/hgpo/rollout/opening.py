@@ -9,6 +9,7 @@ import torch
 
 from hgpo.config import Model
 from hgpo.errors import ConfigError
+from hgpo.rollout.engine_thread import EngineThread
 from hgpo.rollout.engines import Engine
 from hgpo.rollout.policy import load_policy, load_tokenizer
 from hgpo.rollout.transformers_engine import TransformersEngine
@@ -43,7 +44,15 @@ def open_engine(model: Model, checkpoint: str | Path, context: int, at_once: int
     if model.engine.kind == "transformers":
         policy, tokenizer = load_policy(checkpoint, dtype_of(model), device=device_of(model))
         return TransformersEngine(policy, tokenizer.eos_token_id, tokenizer.pad_token_id, at_once), tokenizer
+    tokenizer = load_tokenizer(checkpoint)
+    return open_vllm(model, checkpoint, context, at_once, tokenizer.eos_token_id), tokenizer
+
+
+def open_vllm(model: Model, checkpoint: str | Path, context: int, at_once: int, end_token: int) -> Engine:
+    """vLLM in a thread of this process. Arguments and errors: see `open_engine` and `VllmEngine`."""
     from hgpo.rollout.vllm_engine import VllmEngine
 
-    tokenizer = load_tokenizer(checkpoint)
-    return VllmEngine(checkpoint, model.engine, dtype_of(model), context, at_once, tokenizer.eos_token_id), tokenizer
+    settings, dtype = model.engine, dtype_of(model)
+    return EngineThread(
+        lambda: VllmEngine(checkpoint, settings, dtype, context, at_once, end_token), settings.timeout_s
+    )

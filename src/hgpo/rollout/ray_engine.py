@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from ray.exceptions import RayActorError, RayError
 
 from hgpo.config.machinery import Engine as Settings
 from hgpo.errors import HgpoError
+from hgpo.rollout.engine_thread import LONGEST_POLL_S, EngineThread
 from hgpo.rollout.engines import Completion, Engine, Request, check_request
 from hgpo.rollout.policy import load_policy, load_weights, named_weights
 from hgpo.rollout.transformers_engine import TransformersEngine
@@ -26,7 +24,6 @@ from hgpo.rollout.weight_transfer import Meeting, Offer
 
 PackedWeights = list[tuple[str, str, list[int], np.ndarray]]  # name, dtype, shape, bytes
 
-LONGEST_POLL_S = 0.02
 RESTARTS = 3
 
 
@@ -55,107 +52,46 @@ class EngineRecipe:
 
 
 class Replica:
-    """An engine in a process of its own, which decodes as long as anything is open, whoever asks for it or not."""
+    """An engine in a process of its own."""
 
     def __init__(self, recipe: EngineRecipe) -> None:
         torch.set_num_threads(1) if recipe.device == "cpu" else None
         self._recipe = recipe
-        self._changed = threading.Condition()  # guards all that follows
-        self._tasks: list[tuple[Callable[[], Any], Future[Any]]] = []
-        self._requests: list[Request] = []
-        self._completions: list[Completion] = []
-        self._open, self._busy_s = 0, 0.0
-        self._error: Exception | None = None
-        threading.Thread(target=self._work, daemon=True).start()  # the one thread that touches the engine
-        self._engine = self._call(recipe.make)
+        self._engine = EngineThread(recipe.make)
 
     def exchange(self, requests: list[Request]) -> tuple[list[Completion], float]:
         """Takes new requests in; gives back what is completed, perhaps nothing yet, and for how many seconds the
         engine has worked since it was made."""
-        with self._changed:
-            self._requests += requests
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._completions or self._error, LONGEST_POLL_S)
-            if self._error:
-                raise self._error
-            done, self._completions = self._completions, []
-            return done, self._busy_s
+        for request in requests:
+            self._engine.submit(request)
+        return self._engine.poll(), self._engine.busy_s
 
     def update_weights(self, weights: PackedWeights | Offer, version: int) -> None:
         """weights: as `pack` makes them, or an offer for vLLM to fetch. An engine of several workers gets packed
         weights as a checkpoint in shared memory."""
-        self._call(lambda: self._update_weights(weights, version))
+        self._engine.call(lambda: self._update_weights(self._engine.inner, weights, version))
+
+    def _update_weights(self, engine: Engine, weights: PackedWeights | Offer, version: int) -> None:
+        if isinstance(weights, Offer):
+            engine.update_weights(weights, version)
+        elif isinstance(engine, TransformersEngine):
+            load_weights(engine.model, unpack(weights))
+            engine.update_weights(engine.model, version)
+        elif self._recipe.settings.tensor_parallel > 1:
+            with checkpoint_in_memory(weights, self._recipe.folder) as folder:
+                engine.update_weights(folder, version)
+        else:
+            engine.update_weights(Packed(weights), version)
 
     def join(self, meeting: Meeting, first: int) -> None:
         """See `VllmEngine.join`."""
-        self._call(lambda: self._engine.join(meeting, first))
-
-    def _update_weights(self, weights: PackedWeights | Offer, version: int) -> None:
-        if isinstance(weights, Offer):
-            self._engine.update_weights(weights, version)
-        elif isinstance(self._engine, TransformersEngine):
-            load_weights(self._engine.model, unpack(weights))
-            self._engine.update_weights(self._engine.model, version)
-        elif self._recipe.settings.tensor_parallel > 1:
-            with checkpoint_in_memory(weights, self._recipe.folder) as folder:
-                self._engine.update_weights(folder, version)
-        else:
-            self._engine.update_weights(Packed(weights), version)
+        self._engine.join(meeting, first)
 
     def sleep(self) -> None:
-        self._call(self._engine.sleep)
+        self._engine.sleep()
 
     def clear(self) -> None:
-        def clear() -> None:
-            self._engine.clear()
-            self._open = 0
-
-        with self._changed:
-            self._requests, self._completions, self._error = [], [], None
-        self._call(clear)
-        with self._changed:
-            self._completions = []
-
-    def _call(self, work: Callable[[], Any]) -> Any:
-        """The result of `work`, done by the engine's thread."""
-        future: Future[Any] = Future()
-        with self._changed:
-            self._tasks.append((work, future))
-            self._changed.notify_all()
-        return future.result()
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._tasks or self._requests or self._open)
-                tasks, self._tasks = self._tasks, []
-                requests, self._requests = self._requests, []
-            for work, future in tasks:
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
-            try:
-                self._decode(requests)
-            except Exception as error:  # told to whoever asks next
-                with self._changed:
-                    self._error, self._open = error, 0
-                    self._changed.notify_all()
-
-    def _decode(self, requests: list[Request]) -> None:
-        for request in requests:
-            self._engine.submit(request)
-            self._open += 1
-        if not self._open:
-            return
-        begin = time.monotonic()
-        done = self._engine.poll()
-        with self._changed:
-            self._busy_s += time.monotonic() - begin
-            self._open -= len(done)
-            self._completions += done
-            if done:
-                self._changed.notify_all()
+        self._engine.clear()
 
 
 @dataclass

@@ -20,7 +20,7 @@ from hgpo.rollout.policy import named_weights, write_policy
 from hgpo.streams import stream
 from hgpo.training.adapters import without_adapters
 from hgpo.training.batches import PADDING, Row, make_batch, micro_batches, padding_share, share_of, to_device
-from hgpo.training.loss import clipped_policy_loss, k3, response_log_probs
+from hgpo.training.loss import Entropy, Measure, clipped_policy_loss, k3, measure_logits, response_log_probs
 from hgpo.training.optimizer import Optimizer
 
 SUMS = ("loss/policy", "loss/kl", "loss/entropy", "clip_share", "tokens")
@@ -65,7 +65,9 @@ class Learner:
         if self.settings.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._least_rows = 2 if self.settings.compile else 1  # one row alone would be compiled separately
+        self.measure: Measure = measure_logits
         if self.settings.compile:
+            self.measure = torch.compile(measure_logits, dynamic=True)
             for policy in (model, reference):
                 compile_layers(policy)
         self.optimizer = self._make_optimizer()
@@ -165,7 +167,6 @@ class Learner:
         """(loss of every response token, sums of what is measured in the order of SUMS)."""
         training = self.training
         batch = make_batch([sample.row for sample in samples], self.pad, self.device, self._least_rows)
-        wants_entropy = training.entropy_coefficient > 0
         log_probs, entropy = self._score(batch)
         lengths = np.array([len(sample.row.response_ids) for sample in samples])
         advantages = self._tensor(np.repeat([sample.advantage for sample in samples], lengths))
@@ -183,7 +184,7 @@ class Learner:
             policy = policy * self._tensor(np.concatenate([sample.weights for sample in samples]))
         kl = k3(log_probs, reference)
         loss = policy + training.kl_coefficient * kl
-        if wants_entropy:
+        if self.entropy == "gradient":
             loss = loss - training.entropy_coefficient * entropy
         measured = (policy, kl, entropy, clipped.float(), torch.ones_like(policy))
         return loss, torch.stack([values.detach().sum() for values in measured])
@@ -197,12 +198,16 @@ class Learner:
         )
 
     def _score(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return response_log_probs(self.model, batch, self.training.temperature)
+        return response_log_probs(self.model, batch, self.training.temperature, self.entropy, self.measure)
 
     def _forward(self, model: Any, batch: Any) -> torch.Tensor:
-        return response_log_probs(model, batch, self.training.temperature, with_entropy=False)[0]
+        return response_log_probs(model, batch, self.training.temperature, "no", self.measure)[0]
 
     # -- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def entropy(self) -> Entropy:
+        return "gradient" if self.training.entropy_coefficient > 0 else "value"
 
     @property
     def device(self) -> torch.device:

@@ -172,7 +172,8 @@ class Trainer:
             learned = self._learn(samples, returns, iteration)
         with clock("weight_sync"):
             self.machines.engine.update_weights(self.machines.learner, iteration + 1)
-            learned |= check_gap(self.machines, self.plan.model.engine, training.temperature, rows, iteration + 1)
+            most = self.plan.protocol.agent.max_response_tokens
+            learned |= check_gap(self.machines, self.plan.model.engine, training.temperature, rows, iteration + 1, most)
         self.progress.iteration = iteration + 1
         if training.episodes_every and (self._is_last() or iteration % training.episodes_every == 0):
             path = self.plan.folder / "rollouts" / f"iteration-{iteration:06d}.parquet"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -12,42 +13,54 @@ from hgpo.training.batches import Batch
 CHUNK = 4096  # response positions projected to the vocabulary at once
 LARGEST_LOG_RATIO = 20.0
 
+Entropy = Literal["no", "value", "gradient"]
+Measure = Callable[[torch.Tensor, torch.Tensor, float, Entropy], tuple[torch.Tensor, torch.Tensor]]
+
 
 def response_log_probs(
-    model: Any, batch: Batch, temperature: float, with_entropy: bool = True
+    model: Any, batch: Batch, temperature: float, entropy: Entropy = "value", measure: Measure | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probabilities, entropies) of the response tokens, each (response tokens,) float32.
 
     Only response positions are projected to the vocabulary, `CHUNK` at a time, so that logits never take much memory.
     They are divided by the sampling temperature, to be of the distribution the tokens were sampled from. Padding is
-    on the right, where causal attention never looks, so no mask is needed. Without `with_entropy` zeros take the
-    place of the entropies.
+    on the right, where causal attention never looks, so no mask is needed.
+
+    entropy: `gradient` if it is part of the loss, `value` if it is looked at only, `no` for zeros in its place.
+    measure: `measure_logits`, or what it was compiled to.
     """
+
+    def score(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (measure or measure_logits)(model.lm_head(hidden), targets, temperature, entropy)
+
     hidden = model.model(input_ids=batch.ids, use_cache=False).last_hidden_state.flatten(0, 1)[batch.sources]
     if len(hidden) <= CHUNK:
-        return _score(hidden, model.lm_head, batch.targets, temperature, with_entropy)
+        return score(hidden, batch.targets)
     parts = [
-        checkpoint(_score, part, model.lm_head, targets, temperature, with_entropy, use_reentrant=False)
+        checkpoint(score, part, targets, use_reentrant=False)
         for part, targets in zip(hidden.split(CHUNK), batch.targets.split(CHUNK), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
-def _score(
-    hidden: torch.Tensor, head: Any, targets: torch.Tensor, temperature: float, with_entropy: bool
+def measure_logits(
+    logits: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: Entropy
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = head(hidden).float() / temperature
+    """(log-probabilities of the targets, entropies), each (tokens,) float32, of logits (tokens, vocabulary)."""
+    logits = logits.float() / temperature
     normaliser = logits.logsumexp(-1)
     chosen = logits.gather(-1, targets[:, None])[:, 0] - normaliser
-    if not with_entropy:
+    if entropy == "no":
         return chosen, torch.zeros_like(chosen)
+    if entropy == "value":
+        logits, normaliser = logits.detach(), normaliser.detach()
     return chosen, normaliser - (logits.softmax(-1) * logits).sum(-1)
 
 
 def imitation_loss(model: Any, batch: Batch, prompt_weight: float) -> torch.Tensor:
     """Weighted mean cross-entropy, a scalar: response tokens weigh 1, prompt tokens `prompt_weight`, padding 0."""
     if not prompt_weight:
-        return -response_log_probs(model, batch, 1.0, with_entropy=False)[0].mean()
+        return -response_log_probs(model, batch, 1.0, "no")[0].mean()
     hidden = model.model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False).last_hidden_state
     targets = torch.cat([batch.ids[:, 1:], batch.ids[:, :1]], dim=1)  # the last column predicts nothing
     weights = prompt_weight * torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], dim=1).float()

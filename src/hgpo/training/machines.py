@@ -11,7 +11,7 @@ from typing import Any
 
 from hgpo.errors import CheckpointError
 from hgpo.rollout.engines import Engine
-from hgpo.rollout.opening import device_of, dtype_of
+from hgpo.rollout.opening import device_of, dtype_of, open_vllm
 from hgpo.rollout.policy import load_policy
 from hgpo.rollout.transformers_engine import TransformersEngine
 from hgpo.training.adapters import add_adapters
@@ -119,16 +119,9 @@ def make_engine(plan: Plan, learner: Learner, tokenizer: Any, version: int) -> E
     if plan.model.engine.kind == "transformers":
         end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
         return TransformersEngine(learner.model, end, pad, max_batch=plan.batch, version=version)
-    from hgpo.rollout.vllm_engine import VllmEngine
-
-    engine = VllmEngine(
-        plan.start,
-        plan.model.engine,
-        dtype_of(plan.model),
-        context=plan.protocol.agent.max_prompt_tokens + plan.protocol.agent.max_response_tokens,
-        at_once=plan.batch,
-        end_token=tokenizer.eos_token_id,
-    )
+    agent = plan.protocol.agent
+    context = agent.max_prompt_tokens + agent.max_response_tokens
+    engine = open_vllm(plan.model, plan.start, context, plan.batch, tokenizer.eos_token_id)
     engine.update_weights(learner, version)
     return engine
 

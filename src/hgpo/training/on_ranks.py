@@ -13,7 +13,7 @@ from hgpo.rollout.policy import named_weights
 from hgpo.training.batches import Batch
 from hgpo.training.critic import Critic
 from hgpo.training.learner import Learner
-from hgpo.training.loss import response_log_probs
+from hgpo.training.loss import Entropy, Measure, response_log_probs
 from hgpo.training.sharded import Sharded
 
 LEARNER_TAG, CRITIC_TAG = "deepspeed", "critic"
@@ -22,12 +22,12 @@ LEARNER_TAG, CRITIC_TAG = "deepspeed", "critic"
 class Scorer(torch.nn.Module):
     """The policy as DeepSpeed sees it: from a batch to log-probabilities and entropies of its response tokens."""
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, measure: Measure) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy, self.measure = policy, measure
 
-    def forward(self, batch: Batch, temperature: float, with_entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        return response_log_probs(self.policy, batch, temperature, with_entropy)
+    def forward(self, batch: Batch, temperature: float, entropy: Entropy) -> tuple[torch.Tensor, torch.Tensor]:
+        return response_log_probs(self.policy, batch, temperature, entropy, self.measure)
 
 
 class DeepSpeedLearner(Learner):
@@ -39,7 +39,7 @@ class DeepSpeedLearner(Learner):
     def _make_optimizer(self) -> Sharded:
         training = self.training
         return Sharded(
-            Scorer(self.model),
+            Scorer(self.model, self.measure),
             self.settings,
             training.learning_rate,
             training.weight_decay,
@@ -47,12 +47,12 @@ class DeepSpeedLearner(Learner):
         )
 
     def _score(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.optimizer(batch, self.training.temperature, True)
+        return self.optimizer(batch, self.training.temperature, self.entropy)
 
     def _forward(self, model: Any, batch: Batch) -> torch.Tensor:
         if model is not self.model:
             return super()._forward(model, batch)
-        return self.optimizer(batch, self.training.temperature, False)[0]
+        return self.optimizer(batch, self.training.temperature, "no")[0]
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All ranks have to take the weights one after the other; with stage 3 each is gathered for that moment."""

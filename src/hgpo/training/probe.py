@@ -19,10 +19,10 @@ PROMPTS, TOKENS = 8, 16
 
 
 def check_gap(
-    machines: Machines, settings: Settings, temperature: float, rows: Sequence[Row], version: int
+    machines: Machines, settings: Settings, temperature: float, rows: Sequence[Row], version: int, most: int
 ) -> dict[str, float]:
     """Mean |difference| of log-probabilities on a few short completions, as `sync_gap`; nothing for an engine that
-    uses the learner's own weights.
+    uses the learner's own weights. most: tokens that a response may have, so that any prompt leaves room for them.
 
     Raises HgpoError if it is larger than `engine.gap_alarm`.
     """
@@ -31,7 +31,7 @@ def check_gap(
     prompts = [row.prompt_ids for row in rows[:: max(1, len(rows) // PROMPTS)][:PROMPTS]]
     for number, prompt in enumerate(prompts):
         seed = derive_seed(version, "sampling", "probe", number)
-        machines.engine.submit(Request(number, prompt, seed, TOKENS, temperature))
+        machines.engine.submit(Request(number, prompt, seed, min(TOKENS, most), temperature))
     done: list[Completion] = []
     deadline = time.monotonic() + settings.timeout_s
     while len(done) < len(prompts):
