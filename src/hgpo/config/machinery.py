@@ -106,8 +106,9 @@ class Learner(Settings):
         too, 3 weights too.
     offload_optimizer, offload_weights: keep these in host memory (`offload_weights` needs stage 3).
     gradient_checkpointing: compute activations again in the backward pass: less memory, about a fifth slower.
-    compile: compile each kind of decoder layer with torch.compile (needs a C++ compiler): the first iteration takes a
-        minute or two longer, the later ones less. Also in the warm start. Not with stage 3.
+    compile: compile each kind of decoder layer, and what is computed from logits, with torch.compile (needs a C++
+        compiler): the first iteration takes a minute or two longer, the later ones less. In the warm start the layers
+        only. Not with stage 3.
     attention: the attention kernel, as transformers names it.
     """
 
