@@ -145,6 +145,28 @@ def test_prompts_that_do_not_fit_one_batch_wait_for_the_next(policy, vllm_engine
 
 
 @needs_vllm
+@pytest.mark.parametrize("error", [AssertionError, RuntimeError])
+def test_a_sleep_beside_others_that_take_memory_is_one_to_wake_up_from(policy, vllm_engine, monkeypatch, error):
+    """vLLM's own executor, whose workers say that memory has grown; what they are then told is noted."""
+    told = []
+
+    def rpc(method, timeout=None, args=(), kwargs=None, **_):
+        told.append((method, *(kwargs or {}).get("tags", [])) if method == "wake_up" else (method,))
+        if method == "sleep":
+            raise error("Worker failed with error 'Memory usage increased after sleeping.'")
+
+    library = vllm_engine._engine
+    monkeypatch.setattr(library.model_executor, "collective_rpc", rpc)
+    monkeypatch.setattr(vllm_engine, "_sleeps", True)
+    monkeypatch.setattr(vllm_engine, "_load", lambda model: None)
+    vllm_engine.sleep()
+    vllm_engine.update_weights(policy[0], 3)
+    memory = [call for call in told if call[0] in ("sleep", "wake_up")]
+    assert memory == [("sleep",), ("wake_up", "weights"), ("wake_up", "kv_cache")]
+    assert not library.is_sleeping()
+
+
+@needs_vllm
 def test_further_arguments_reach_vllm(vllm_engine):
     assert vllm_engine._engine.vllm_config.scheduler_config.max_num_batched_tokens == 300
 

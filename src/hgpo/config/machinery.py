@@ -28,7 +28,8 @@ class Engine(Settings):
     sync: how weights reach vLLM replicas that are Ray actors: `reload` through shared host memory; `ipc` from the
         learner rank on the same GPU (colocated, not with ZeRO stage 3); `nccl` as a broadcast (not colocated).
     arguments: further arguments of vLLM's `EngineArgs`, e.g. `{compilation_config: {mode: 0}}` for an early start.
-    timeout_s: longest time without any completion while some are wanted; then the run stops with a message.
+    timeout_s: longest time without any completion while some are wanted, or for taking new weights; then the run stops
+        with a message.
     stale: completions by weights of another version than wanted are an `error`, or kept and counted (`count`).
     gap_alarm: after each weight update the engine's log-probabilities of a few completions are compared with the
         learner's; a mean absolute difference above this is an error, as it means that the update did not arrive.

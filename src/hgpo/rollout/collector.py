@@ -113,6 +113,7 @@ class Collector:
         running: dict[int, _Running] = {}
         outstanding: set[int] = set()  # episodes whose environment has yet to answer
         deciding: set[int] = set()  # episodes whose completion has yet to come
+        unanswered = False
         try:
             while waiting or running:
                 if stopped():
@@ -139,7 +140,8 @@ class Collector:
                 now = time.monotonic()
                 statistics.engine_s += now - polled
                 heard = now if completions else heard
-                if now - heard > self._engine_timeout_s:
+                unanswered = now - heard > self._engine_timeout_s
+                if unanswered:
                     raise HgpoError(
                         f"the engine has completed nothing for {now - heard:.0f} s, {len(deciding)} requests wait",
                         "see its log; raise engine.timeout_s if it is only slow",
@@ -156,7 +158,7 @@ class Collector:
                 statistics.engine_s = max(0.0, (self._busy_s() or 0.0) - busy_before)
             for number in running:
                 self.pool.release(number)
-            if deciding:
+            if deciding and not unanswered:
                 self.engine.clear()
 
     def _busy_s(self) -> float | None:

@@ -9,31 +9,38 @@ from concurrent.futures import Future
 from typing import Any
 
 from hgpo.errors import HgpoError
-from hgpo.rollout.engines import Completion, Engine, Request
+from hgpo.rollout.engines import Completion, Engine, Request, check_request
 from hgpo.rollout.weight_transfer import Meeting
 
 LONGEST_POLL_S = 0.02
+LONGEST_END_S = 10.0
 
 
 class EngineThread:
     """An engine that decodes as long as anything is open, whoever asks for it or not: the caller meanwhile renders
     prompts and hands actions to environments.
 
-    make: makes the engine, in the one thread that ever touches it. timeout_s: the longest that a call may take.
-    What the engine raises in its own time is raised by the next `poll`; `clear` forgets it.
+    make: makes the engine, in the one thread that ever touches it. context: longest prompt and response together.
+    timeout_s: the longest that a call may take; after one that took longer every call fails at once.
+    What the engine raises in its own time is raised by every `poll` until `clear`. Calls are carried out before
+    requests that have not been taken in yet. `busy_s` is time spent in the engine's `poll`; where other threads compute
+    in Python, it contains waiting for them.
     """
 
     static = False
 
-    def __init__(self, make: Callable[[], Engine], timeout_s: float | None = None) -> None:
+    def __init__(self, make: Callable[[], Engine], context: int, timeout_s: float | None = None) -> None:
+        self._context = context
         self._timeout_s: float | None = None  # starting takes as long as it takes
         self._changed = threading.Condition()  # guards all that follows
         self._tasks: list[tuple[Callable[[], Any], Future[Any]]] = []
         self._requests: list[Request] = []
         self._completions: list[Completion] = []
-        self._open, self._busy_s, self._ends = 0, 0.0, False
+        self._open, self._busy_s = 0, 0.0
+        self._ends = self._hangs = False
         self._error: Exception | None = None
-        threading.Thread(target=self._work, daemon=True).start()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
         try:
             self.inner: Any = self.call(make)
         except BaseException:
@@ -51,6 +58,7 @@ class EngineThread:
         return self._busy_s
 
     def submit(self, request: Request) -> None:
+        check_request(request, self._context)
         with self._changed:
             self._requests.append(request)
             self._changed.notify_all()
@@ -80,10 +88,10 @@ class EngineThread:
             self._open = 0
 
         with self._changed:
-            self._requests, self._completions, self._error = [], [], None
+            self._requests = []
         self.call(clear)
         with self._changed:
-            self._completions = []
+            self._completions, self._error = [], None
 
     def close(self) -> None:
         """Closes the engine and ends its thread."""
@@ -92,13 +100,12 @@ class EngineThread:
         finally:
             self._end()
 
-    def _end(self) -> None:
-        with self._changed:
-            self._ends = True
-            self._changed.notify_all()
-
     def call(self, work: Callable[[], Any]) -> Any:
-        """The result of `work`, done by the engine's thread."""
+        """The result of `work`, done by the engine's thread. Raises HgpoError if it takes longer than `timeout_s`."""
+        if self._ends:
+            raise RuntimeError("the engine is closed")
+        if self._hangs:
+            raise self._unanswered()
         future: Future[Any] = Future()
         with self._changed:
             self._tasks.append((work, future))
@@ -106,12 +113,23 @@ class EngineThread:
         try:
             return future.result(self._timeout_s)
         except TimeoutError:
-            if future.done():  # the work's own
-                raise
-            raise HgpoError(
-                f"the engine has not answered for {self._timeout_s:.0f} s",
-                "see its log; raise engine.timeout_s if it is only slow",
-            ) from None
+            if future.done():  # at the last moment, or the work's own
+                return future.result()
+            self._hangs = True
+            raise self._unanswered() from None
+
+    def _unanswered(self) -> HgpoError:
+        return HgpoError(
+            f"the engine has not answered for {self._timeout_s:g} s",
+            "see its log; raise engine.timeout_s if it is only slow",
+        )
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+        if not self._hangs:
+            self._thread.join(LONGEST_END_S)
 
     def _work(self) -> None:
         while True:
@@ -121,17 +139,21 @@ class EngineThread:
                     return
                 tasks, self._tasks = self._tasks, []
                 requests, self._requests = self._requests, []
-            for work, future in tasks:
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
+            while tasks:
+                self._carry_out(*tasks.pop(0))
             try:
                 self._decode(requests)
             except Exception as error:  # told to whoever asks next
                 with self._changed:
                     self._error, self._open = error, 0
                     self._changed.notify_all()
+
+    @staticmethod
+    def _carry_out(work: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
 
     def _decode(self, requests: list[Request]) -> None:
         for request in requests:

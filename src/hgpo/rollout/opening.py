@@ -54,5 +54,5 @@ def open_vllm(model: Model, checkpoint: str | Path, context: int, at_once: int, 
 
     settings, dtype = model.engine, dtype_of(model)
     return EngineThread(
-        lambda: VllmEngine(checkpoint, settings, dtype, context, at_once, end_token), settings.timeout_s
+        lambda: VllmEngine(checkpoint, settings, dtype, context, at_once, end_token), context, settings.timeout_s
     )

@@ -57,7 +57,7 @@ class Replica:
     def __init__(self, recipe: EngineRecipe) -> None:
         torch.set_num_threads(1) if recipe.device == "cpu" else None
         self._recipe = recipe
-        self._engine = EngineThread(recipe.make)
+        self._engine = EngineThread(recipe.make, recipe.context)
 
     def exchange(self, requests: list[Request]) -> tuple[list[Completion], float]:
         """Takes new requests in; gives back what is completed, perhaps nothing yet, and for how many seconds the

@@ -55,6 +55,7 @@ class VllmEngine:
         self._sampling, self._final = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._begun: dict[int, int] = {}  # request -> weight version at its start
         self._sleeps, self._asleep = settings.sleep and on_gpu, False
+        self._forgotten = False  # it sleeps, but vLLM does not know
         arguments: dict[str, Any] = {
             "model": str(folder),
             "skip_tokenizer_init": True,
@@ -121,22 +122,29 @@ class VllmEngine:
         if self._on_gpu:
             torch.cuda.synchronize()  # the learner may still be at the last step, in another thread's stream
         if self._asleep:
-            self._engine.wake_up(["weights"])
+            self._wake_up("weights")
         self._load(model)
         if self._asleep:
-            self._engine.wake_up(["kv_cache"])
-            self._asleep = False
+            self._wake_up("kv_cache")
+            self._asleep = self._forgotten = False
         self._engine.reset_prefix_cache()
         self.version = version
+
+    def _wake_up(self, part: str) -> None:
+        if self._forgotten:
+            self._engine.collective_rpc("wake_up", kwargs={"tags": [part]})
+        self._engine.wake_up([part])
 
     def sleep(self) -> None:
         if self._sleeps and not self._asleep and not self._begun:
             self._asleep = True
             try:
                 self._engine.sleep(level=2)
-            except AssertionError as error:  # it sleeps, but others took more of the GPU than it gave back
+            except (AssertionError, RuntimeError) as error:
+                # It has given its memory back, but others took more at that moment: vLLM then forgets that it sleeps.
                 if "Memory usage increased" not in str(error):
                     raise
+                self._forgotten = True
 
     def clear(self) -> None:
         if self._begun:

@@ -59,8 +59,10 @@ def open_machines(plan: Plan, checkpoint: Path | None, version: int) -> Iterator
     try:
         yield Machines(learner, engine, tokenizer, critic)
     finally:
-        engine.close()
-        learner.close()
+        try:
+            engine.close()
+        finally:
+            learner.close()
 
 
 def make_learner(plan: Plan, checkpoint: Path | None) -> tuple[Learner, Any]:
