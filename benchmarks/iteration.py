@@ -15,6 +15,7 @@ Parts, each through the code that training runs; one that fails is recorded and 
               log-probabilities, update, weight sync
   lockstep    rollouts of `--lockstep-steps` steps as they are, and with every turn waiting for the slowest environment
               and completion; with responses of one length, and of lengths drawn between 1/8 and 15/8 of it
+  thread      the same rollouts with the engine in its own thread and in the caller's, three times each (one GPU)
   sync        the time of a weight update in each way that this placement has (`engine.sync`)
 """
 
@@ -39,6 +40,7 @@ from hgpo.config.experiment import parse_config
 from hgpo.envs import environment_factory, open_environment
 from hgpo.envs.panels import verified_panel
 from hgpo.envs.pool import Pool
+from hgpo.rollout.engine_thread import EngineThread
 from hgpo.rollout.engines import Completion, Request
 from hgpo.rollout.policy import save_policy
 from hgpo.training import loop
@@ -64,7 +66,7 @@ ARCHITECTURES = {
     "1.5b": (1536, 8960, 28, 12, 2, 151936, True),
     "7b": (3584, 18944, 28, 28, 4, 152064, False),
 }
-PARTS = ("engine", "learner", "iteration", "lockstep", "sync")
+PARTS = ("engine", "learner", "iteration", "lockstep", "thread", "sync")
 RUN = Run("model", "alfworld", "hgpo", 2, 0)
 
 
@@ -400,7 +402,7 @@ def time_learner(machines: Machines, options: argparse.Namespace) -> dict[str, f
 
 def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, report: Report) -> None:
     """Iterations and rollouts; the same environment workers serve all of them."""
-    if not {"iteration", "lockstep", "sync"} & set(options.parts):
+    if not {"iteration", "lockstep", "thread", "sync"} & set(options.parts):
         return
     factory = environment_factory(RUN.environment, plan.config.data_folder(RUN.environment))
     with Pool(factory, workers=options.workers, group_size=options.rollouts) as pool:
@@ -417,6 +419,8 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
                 with_steps(trainer, options.lockstep_steps, uneven, options)
                 name = "unequal" if uneven else "equal"
                 report.measure(f"rollout, {name} lengths", lambda: time_lockstep(trainer))
+        if "thread" in options.parts and isinstance(machines.engine, EngineThread):
+            report.measure("threads", lambda: time_threads(trainer, options))
         if "sync" in options.parts:
             ways = {options.sync, "reload"} if hasattr(machines.engine, "sync") else {"in place"}
             for way in sorted(ways):
@@ -459,6 +463,20 @@ def time_lockstep(trainer: Trainer) -> dict[str, Any]:
     numbers["asynchronous_s"] = timed(lambda: trainer._collect(90))
     numbers["asynchronous_busy_share"] = busy_share(trainer)
     numbers["ratio"] = numbers["lockstep_s"] / numbers["asynchronous_s"]
+    return numbers
+
+
+def time_threads(trainer: Trainer, options: argparse.Namespace) -> dict[str, Any]:
+    """The same episodes by turns, after one that loads the games."""
+    engine = trainer.machines.engine
+    numbers: dict[str, Any] = {}
+    for number in range(-1, 3):
+        for name, used in (("own_thread", engine), ("callers_thread", engine.inner)):
+            with_steps(trainer, options.lockstep_steps, False, options)
+            trainer.collector.engine = Lengths(used, options.response_tokens, False)
+            seconds = timed(lambda: trainer._collect(90))
+            if number >= 0:
+                numbers |= {f"{name}_{number}_s": seconds, f"{name}_{number}_busy_share": busy_share(trainer)}
     return numbers
 
 
