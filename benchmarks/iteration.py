@@ -496,7 +496,7 @@ def time_sync(trainer: Trainer, way: str) -> dict[str, Any]:
         machines.engine.sleep()
         version = machines.engine.version + 1
         numbers[f"update_{number}_s"] = timed(lambda v=version: machines.engine.update_weights(machines.learner, v))
-        gap = check_gap(machines, trainer.plan.model.engine, 1.0, rows, version, 16)
+        gap = check_gap(machines, trainer.plan.model.engine, 1.0, rows, version)
         numbers[f"gap_{number}"] = gap.get("sync_gap", 0.0)
     return numbers
 

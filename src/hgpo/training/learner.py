@@ -189,6 +189,10 @@ class Learner:
         measured = (policy, kl, entropy, clipped.float(), torch.ones_like(policy))
         return loss, torch.stack([values.detach().sum() for values in measured])
 
+    @property
+    def entropy(self) -> Entropy:
+        return "gradient" if self.training.entropy_coefficient > 0 else "value"
+
     # -- what DeepSpeedLearner does differently -------------------------------------------------------------------
 
     def _make_optimizer(self) -> Any:
@@ -204,10 +208,6 @@ class Learner:
         return response_log_probs(model, batch, self.training.temperature, "no", self.measure)[0]
 
     # -- state ---------------------------------------------------------------------------------------------------
-
-    @property
-    def entropy(self) -> Entropy:
-        return "gradient" if self.training.entropy_coefficient > 0 else "value"
 
     @property
     def device(self) -> torch.device:

@@ -17,8 +17,25 @@ Entropy = Literal["no", "value", "gradient"]
 Measure = Callable[[torch.Tensor, torch.Tensor, float, Entropy], tuple[torch.Tensor, torch.Tensor]]
 
 
+def measure_logits(
+    logits: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: Entropy
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probabilities of the targets, entropies), each (tokens,) float32, of logits (tokens, vocabulary).
+
+    entropy: `gradient` if it is part of the loss, `value` if it is looked at only, `no` for zeros in its place.
+    """
+    logits = logits.float() / temperature
+    normaliser = logits.logsumexp(-1)
+    chosen = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+    if entropy == "no":
+        return chosen, torch.zeros_like(chosen)
+    if entropy == "value":
+        logits, normaliser = logits.detach(), normaliser.detach()
+    return chosen, normaliser - (logits.softmax(-1) * logits).sum(-1)
+
+
 def response_log_probs(
-    model: Any, batch: Batch, temperature: float, entropy: Entropy = "value", measure: Measure | None = None
+    model: Any, batch: Batch, temperature: float, entropy: Entropy = "value", measure: Measure = measure_logits
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probabilities, entropies) of the response tokens, each (response tokens,) float32.
 
@@ -26,12 +43,11 @@ def response_log_probs(
     They are divided by the sampling temperature, to be of the distribution the tokens were sampled from. Padding is
     on the right, where causal attention never looks, so no mask is needed.
 
-    entropy: `gradient` if it is part of the loss, `value` if it is looked at only, `no` for zeros in its place.
-    measure: `measure_logits`, or what it was compiled to.
+    entropy: see `measure_logits`. measure: that, or what it was compiled to.
     """
 
     def score(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return (measure or measure_logits)(model.lm_head(hidden), targets, temperature, entropy)
+        return measure(model.lm_head(hidden), targets, temperature, entropy)
 
     hidden = model.model(input_ids=batch.ids, use_cache=False).last_hidden_state.flatten(0, 1)[batch.sources]
     if len(hidden) <= CHUNK:
@@ -41,20 +57,6 @@ def response_log_probs(
         for part, targets in zip(hidden.split(CHUNK), batch.targets.split(CHUNK), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
-
-def measure_logits(
-    logits: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: Entropy
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-probabilities of the targets, entropies), each (tokens,) float32, of logits (tokens, vocabulary)."""
-    logits = logits.float() / temperature
-    normaliser = logits.logsumexp(-1)
-    chosen = logits.gather(-1, targets[:, None])[:, 0] - normaliser
-    if entropy == "no":
-        return chosen, torch.zeros_like(chosen)
-    if entropy == "value":
-        logits, normaliser = logits.detach(), normaliser.detach()
-    return chosen, normaliser - (logits.softmax(-1) * logits).sum(-1)
 
 
 def imitation_loss(model: Any, batch: Batch, prompt_weight: float) -> torch.Tensor:

@@ -19,7 +19,7 @@ PROMPTS, TOKENS = 8, 16
 
 
 def check_gap(
-    machines: Machines, settings: Settings, temperature: float, rows: Sequence[Row], version: int, most: int
+    machines: Machines, settings: Settings, temperature: float, rows: Sequence[Row], version: int, most: int = TOKENS
 ) -> dict[str, float]:
     """Mean |difference| of log-probabilities on a few short completions, as `sync_gap`; nothing for an engine that
     uses the learner's own weights. most: tokens that a response may have, so that any prompt leaves room for them.
