@@ -4,8 +4,8 @@
 
 DATA is a folder that `hgpo prepare-data --environment alfworld` wrote. Random weights hardly ever say the end token, so
 every response has `--response-tokens` tokens and every episode `--max-steps` steps: the most that a protocol can cost.
-With `--gpus` above 1, learner ranks (DeepSpeed) and engine replicas share the GPUs as Ray actors. `--cpu` places them
-in CPU processes instead: to try a command, with `--architecture tiny`.
+With `--gpus` above 1 or `--ray`, learner ranks (DeepSpeed) and engine replicas share the GPUs as Ray actors. `--cpu`
+places them in CPU processes instead: to try a command, with `--architecture tiny`.
 
 Parts, each through the code that training runs; one that fails is recorded and the others go on:
   engine      128 x (1000 + 128) tokens through the engine, beside the bare library on the same requests (one GPU)
@@ -13,8 +13,9 @@ Parts, each through the code that training runs; one that fails is recorded and 
               passes of 16 x 1128 tokens (one GPU)
   iteration   whole iterations, after one of `--warm-up-steps` steps: rollout, advantages, old and reference
               log-probabilities, update, weight sync
-  lockstep    rollouts of `--lockstep-steps` steps as they are, and with every turn waiting for the slowest environment
-              and completion; with responses of one length, and of lengths drawn between 1/8 and 15/8 of it
+  lockstep    the same rollouts of `--lockstep-steps` steps by turns: asynchronous as training has them, and with every
+              turn waiting for the slowest environment and completion; with responses of one length, and of lengths as
+              training shows (see SPREAD)
   thread      the same rollouts with the engine in its own thread and in the caller's, three times each (one GPU)
   sync        the time of a weight update in each way that this placement has (`engine.sync`)
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 import time
 import traceback
@@ -30,6 +32,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -66,6 +69,12 @@ ARCHITECTURES = {
     "1.5b": (1536, 8960, 28, 12, 2, 151936, True),
     "7b": (3584, 18944, 28, 28, 4, 152064, False),
 }
+# Unequal lengths are log-normal with this standard deviation of the logarithm around the mean of `--response-tokens`,
+# cut at four times that. With 128: half of them below 109, one in a hundred above 400, 0.3 % cut at 512, the protocol's
+# limit. A published log of GiGPO with Qwen2.5-1.5B-Instruct on WebShop, 16 x 8 episodes an iteration, has means of 108
+# to 138, shortest ones of 4 to 66, and 0 to 0.8 % cut at 512 (floatingstarZ/verl-agent on GitHub, log of 31 May 2026).
+SPREAD = 0.56
+LIMIT = 4
 PARTS = ("engine", "learner", "iteration", "lockstep", "thread", "sync")
 RUN = Run("model", "alfworld", "hgpo", 2, 0)
 
@@ -74,7 +83,8 @@ class Lengths:
     """An engine that makes responses of given lengths: all of `tokens`, or each drawn by its request's seed."""
 
     def __init__(self, engine: Any, tokens: int, uneven: bool) -> None:
-        self.inner, self.static, self._tokens, self._uneven = engine, engine.static, tokens, uneven
+        self.inner, self.static, self._tokens = engine, engine.static, tokens
+        self._uneven = NormalDist(math.log(tokens) - SPREAD**2 / 2, SPREAD) if uneven else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -82,36 +92,41 @@ class Lengths:
     def submit(self, request: Request) -> None:
         tokens = self._tokens
         if self._uneven:
-            tokens = max(1, tokens * (1 + request.seed % 15) // 8)
+            drawn = math.exp(self._uneven.inv_cdf((request.seed % 2**20 + 0.5) / 2**20))
+            tokens = min(max(round(drawn), 1), LIMIT * tokens)
         self.inner.submit(replace(request, max_tokens=tokens))
 
 
 class LockStep:
-    """An engine that completes all it was given before it gives anything back."""
+    """An engine that is given every turn's prompts at once, and completes all of them before it gives anything back.
+
+    Being static, it is asked only after all environments have answered.
+    """
 
     static = True
 
     def __init__(self, engine: Any) -> None:
-        self.inner, self._open = engine, 0
+        self.inner = engine
+        self._requests: list[Request] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def submit(self, request: Request) -> None:
-        self.inner.submit(request)
-        self._open += 1
+        self._requests.append(request)
 
     def poll(self) -> list[Completion]:
+        requests, self._requests = self._requests, []
+        for request in requests:
+            self.inner.submit(request)
         done: list[Completion] = []
-        while self._open:
-            completed = self.inner.poll()
-            self._open -= len(completed)
-            done += completed
+        while len(done) < len(requests):
+            done += self.inner.poll()
         return done
 
     def clear(self) -> None:
         self.inner.clear()
-        self._open = 0
+        self._requests = []
 
 
 class Phases(Clock):
@@ -183,6 +198,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--sync", choices=["reload", "ipc", "nccl"], default="reload", help="engine.sync, several GPUs")
     parser.add_argument("--separate", action="store_true", help="half of the GPUs for engines, half for learner ranks")
     parser.add_argument("--old-log-probs", choices=["recompute", "engine", "corrected"], default="recompute")
+    parser.add_argument("--ray", action="store_true", help="Ray actors also on one GPU, each a process of its own")
     parser.add_argument("--replicas", type=int, help="engines in all; default: one on each GPU")
     parser.add_argument("--cache-gb", type=int, help="engine.cache_gb: needed for several engines on a GPU")
     parser.add_argument("--engine-arguments", type=json.loads, default={}, help="engine.arguments, as JSON")
@@ -192,6 +208,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--max-steps", type=int, default=50)
     parser.add_argument("--warm-up-steps", type=int, default=2)
     parser.add_argument("--lockstep-steps", type=int, default=10)
+    parser.add_argument("--turns", type=int, default=2, help="of asynchronous and lock-step rollouts")
     parser.add_argument("--prompt-tokens", type=int, default=2048)
     parser.add_argument("--response-tokens", type=int, default=128)
     parser.add_argument("--uneven", action="store_true", help="responses of the iterations, too, of unequal lengths")
@@ -203,9 +220,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, help="folder for the model's weights")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    spread = options.gpus > 1 or (options.replicas or 1) > 1
+    options.ray |= options.gpus > 1 or (options.replicas or 1) > 1
     if options.parts is None:
-        options.parts = ["iteration", "lockstep", "sync"] if spread else list(PARTS)
+        options.parts = ["iteration", "lockstep", "sync"] if options.ray else list(PARTS)
     if options.cpu:
         torch.set_num_threads(1)
     return options
@@ -269,7 +286,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "gradient_checkpointing": options.gradient_checkpointing,
                         "compile": options.compile,
                     },
-                    "placement": placement if options.gpus > 1 or replicas > 1 else {},
+                    "placement": placement if options.ray else {},
                 }
             },
             "matrix": {"models": ["model"], "environments": ["alfworld"], "methods": ["hgpo"], "history": [2]},
@@ -281,7 +298,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
                         "template": "alfworld-v1",
                         "chat": False,
                         "max_prompt_tokens": options.prompt_tokens,
-                        "max_response_tokens": 2 * options.response_tokens,  # room for unequal lengths
+                        "max_response_tokens": LIMIT * options.response_tokens,  # room for unequal lengths
                     },
                 }
             },
@@ -416,9 +433,8 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
                 report.measure(f"iteration {number}", lambda n=number: time_iteration(trainer, n, options))
         if "lockstep" in options.parts:
             for uneven in (False, True):
-                with_steps(trainer, options.lockstep_steps, uneven, options)
                 name = "unequal" if uneven else "equal"
-                report.measure(f"rollout, {name} lengths", lambda: time_lockstep(trainer))
+                report.measure(f"rollout, {name} lengths", lambda u=uneven: time_lockstep(trainer, u, options))
         if "thread" in options.parts and isinstance(machines.engine, EngineThread):
             report.measure("threads", lambda: time_threads(trainer, options))
         if "sync" in options.parts:
@@ -451,18 +467,22 @@ def time_iteration(trainer: Trainer, number: int, options: argparse.Namespace) -
     return numbers
 
 
-def time_lockstep(trainer: Trainer) -> dict[str, Any]:
-    """The same episodes three times: as they are (which also loads the games), in lock step, as they are."""
-    collector, engine = trainer.collector, trainer.collector.engine
-    numbers: dict[str, Any] = {"first_s": timed(lambda: trainer._collect(90))}
-    numbers["first_busy_share"] = busy_share(trainer)
-    collector.engine = LockStep(engine)
-    numbers["lockstep_s"] = timed(lambda: trainer._collect(90))
-    numbers["lockstep_busy_share"] = busy_share(trainer)
-    collector.engine = engine
-    numbers["asynchronous_s"] = timed(lambda: trainer._collect(90))
-    numbers["asynchronous_busy_share"] = busy_share(trainer)
-    numbers["ratio"] = numbers["lockstep_s"] / numbers["asynchronous_s"]
+def time_lockstep(trainer: Trainer, uneven: bool, options: argparse.Namespace) -> dict[str, Any]:
+    """The same episodes by turns, after one step of each, which loads the games."""
+    collector = trainer.collector
+    with_steps(trainer, 1, uneven, options)
+    trainer._collect(90)
+    with_steps(trainer, options.lockstep_steps, uneven, options)
+    engine = collector.engine
+    numbers: dict[str, Any] = {}
+    seconds = {"lockstep": 0.0, "asynchronous": 0.0}
+    for number in range(options.turns):
+        for name, used in (("lockstep", LockStep(engine)), ("asynchronous", engine)):
+            collector.engine = used
+            numbers[f"{name}_{number}_s"] = timed(lambda: trainer._collect(90))
+            numbers[f"{name}_{number}_busy_share"] = busy_share(trainer)
+            seconds[name] += numbers[f"{name}_{number}_s"]
+    numbers["ratio"] = seconds["lockstep"] / seconds["asynchronous"]
     return numbers
 
 
