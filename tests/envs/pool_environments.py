@@ -94,6 +94,19 @@ class Reporter(Counter):
         return Observation(answer, "", (), "")
 
 
+class Forewarned(Counter):
+    """`expected` tells which tasks this process was told to expect; some task ids misbehave when expected."""
+
+    told: list[str] = []
+
+    def expect(self, task: Task) -> None:
+        self.told.append(task.id)
+        self._misbehave(task.id.partition("-when-expected")[0])
+
+    def step(self, action: str) -> Observation:
+        return Observation(",".join(self.told), "", (), "") if action == "expected" else super().step(action)
+
+
 class DiesWhenUnpickled:
     """A factory that kills the worker that unpickles it."""
 

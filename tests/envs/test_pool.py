@@ -285,6 +285,34 @@ def test_a_group_shares_a_worker():
     assert len(set(pids)) == 3
 
 
+def test_workers_are_told_what_their_episodes_will_begin_with():
+    tasks = [task(0), task(0), task(1), task(1), task(2), task(2)]
+    with Pool(fakes.Forewarned, 2, group_size=2) as pool:
+        pool.expect(tasks)
+        answers = play(pool, {episode: [tasks[episode], "expected"] for episode in (0, 2, 5)})
+    assert {episode: answers[episode][1].text for episode in answers} == {0: "0,2", 2: "1", 5: "0,2"}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("fault", ["", "raise", "die", "exit", "hang"])
+def test_whatever_happens_while_a_task_is_expected_changes_nothing(fault, workers):
+    tasks = [task(f"{fault}-when-expected {number}") for number in range(4)]
+    plan = {episode: [tasks[episode], "1", "end"] for episode in range(4)}
+    with Pool(fakes.Forewarned, workers, call_timeout_s=2.0) as pool:
+        pool.expect(tasks)
+        answers = play(pool, plan)
+        pool.expect(tasks)
+        again = play(pool, plan)
+        assert pool.statistics.failures == 0
+    assert answers == again == {episode: expected(script) for episode, script in plan.items()}
+
+
+def test_an_environment_need_not_expect_anything():
+    with Pool(fakes.Counter, 1) as pool:
+        pool.expect([task(0)])
+        assert play(pool, {0: [task(0), "1"]}) == {0: expected([task(0), "1"])}
+
+
 def test_workers_import_no_learning_library_and_print_nothing_to_the_output(capfd):
     with Pool(fakes.Reporter, 1) as pool:
         modules = play(pool, {0: [task(0), "print", "modules"]})[0][2].text.split(",")

@@ -38,6 +38,13 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Expect:
+    """An episode with this task will be begun soon. There is no answer."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
 class Answer:
     serial: int
     observation: Observation
@@ -54,7 +61,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Alive:
-    """Sent at the start of a worker and after every replayed step: what follows has its own time limit."""
+    """Sent at the start of a worker, after every replayed step and every `Expect`: what follows has its own time
+    limit."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,16 @@ class Host:
         environment = self._running.pop(episode, None)
         if environment is not None:
             self._idle.append(environment)
+
+    def expect(self, task: Task) -> None:
+        """Lets an idle environment get ready for a task. What goes wrong is for its `reset` to say."""
+        with suppress(Exception):
+            if not self._idle:
+                self._idle.append(self._make_environment())
+            expect = getattr(self._idle[-1], "expect", None)
+            if expect is not None:
+                expect(task)
+        self._alive()
 
     def close(self) -> None:
         for episode in list(self._running):

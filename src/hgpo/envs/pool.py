@@ -23,7 +23,7 @@ from typing import Any
 
 from hgpo.envs.base import Environment, Observation
 from hgpo.envs.channel import PoolEnd
-from hgpo.envs.host import Alive, Answer, Call, Host, Release, Unstartable, fingerprint
+from hgpo.envs.host import Alive, Answer, Call, Expect, Host, Release, Unstartable, fingerprint
 from hgpo.envs.worker import IGNORED_SIGNALS
 from hgpo.errors import ConfigError, EnvironmentFailure
 from hgpo.tasks import Task
@@ -153,6 +153,19 @@ class Pool:
         slot = self._slot(episode)
         slot.pending.append(record)
         self._dispatch(slot)
+
+    def expect(self, tasks: Iterable[Task]) -> None:
+        """Says that episodes 0, 1, ... will begin with these tasks: workers use their idle time to load them ahead.
+
+        Does not wait and promises nothing; without worker processes there is no idle time, and nothing happens.
+        """
+        told = set()
+        for episode, task in enumerate(tasks):
+            slot = self._slot(episode)
+            process = slot.start()
+            if isinstance(process, _Process) and (id(slot), task.id) not in told:
+                told.add((id(slot), task.id))
+                process.send(Expect(task))
 
     def ready(self, timeout: float | None = None) -> list[tuple[int, Observation | EpisodeFailed]]:
         """All answers that have come in, by episode number; waits up to `timeout` seconds for the first.
@@ -391,7 +404,7 @@ class _Process:
     def unsent(self) -> bool:
         return self._end.unsent
 
-    def send(self, message: Call | Release) -> None:
+    def send(self, message: Call | Release | Expect) -> None:
         if isinstance(message, Call):
             if self.started and not self._waiting:
                 self._clock = time.monotonic()

@@ -15,7 +15,7 @@ import sys
 import threading
 
 from hgpo.envs.channel import WorkerEnd
-from hgpo.envs.host import Alive, Host, Release, Unstartable, describe
+from hgpo.envs.host import Alive, Expect, Host, Release, Unstartable, describe
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
@@ -52,6 +52,8 @@ def serve(descriptor: int) -> None:
             message = end.receive()
             if isinstance(message, Release):
                 host.release(message.episode)
+            elif isinstance(message, Expect):
+                host.expect(message.task)
             else:
                 end.send(host.answer(message))
         except (EOFError, ConnectionError):

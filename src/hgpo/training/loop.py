@@ -75,15 +75,14 @@ def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: b
         journal(f"{run}: configuration changed: {change}")
     factory = environment_factory(run.environment, config.data_folder(run.environment))
     training = plan.training
-    with (
-        open_machines(plan, path, progress.iteration) as machines,
-        Pool(factory, workers=training.environment_workers, group_size=training.rollouts_per_task) as pool,
-    ):
-        trainer = Trainer(plan, machines, pool, progress, stopped, journal)
-        try:
-            trainer.run()
-        finally:
-            trainer.metrics.close()
+    with Pool(factory, workers=training.environment_workers, group_size=training.rollouts_per_task) as pool:
+        expect_tasks(pool, plan, progress.iteration)  # loaded while the machines start
+        with open_machines(plan, path, progress.iteration) as machines:
+            trainer = Trainer(plan, machines, pool, progress, stopped, journal)
+            try:
+                trainer.run()
+            finally:
+                trainer.metrics.close()
     return _finish(plan, progress, time.monotonic() - started)
 
 
@@ -158,6 +157,7 @@ class Trainer:
             with clock("rollout"):
                 episodes = self._collect(iteration)
             self._leave_if_stopped()
+            expect_tasks(self.pool, self.plan, iteration + 1)  # loaded while the learner works
             steps = [step for episode in episodes for step in episode.steps]
             rows = [Row(step.prompt_ids, step.response_ids) for step in steps]
             self.machines.engine.sleep()
@@ -206,11 +206,9 @@ class Trainer:
         return self.progress.iteration == self.plan.training.iterations
 
     def _collect(self, iteration: int) -> list[Episode]:
-        training = self.plan.training
-        tasks = draw_tasks(self.plan.training_panel, self.plan.run.seed, iteration, training.tasks_per_iteration)
-        jobs = [Job(task, rollout) for task in tasks for rollout in range(training.rollouts_per_task)]
+        jobs, temperature = jobs_of(self.plan, iteration), self.plan.training.temperature
         keys = ("train", iteration)
-        episodes = list(self.collector.collect(jobs, training.temperature, keys, self.plan.batch, self.stopped))
+        episodes = list(self.collector.collect(jobs, temperature, keys, self.plan.batch, self.stopped))
         return episodes if self.stopped() else whole_groups(sorted(episodes, key=lambda e: e.trajectory))
 
     def _compare(
@@ -317,6 +315,19 @@ class Trainer:
     def _write_final(self) -> None:
         with written_whole(self.plan.folder / "final") as temporary:
             self.machines.learner.write_policy(temporary)
+
+
+def expect_tasks(pool: Pool, plan: Plan, iteration: int) -> None:
+    """Lets the environment workers load the tasks of an iteration in their idle time, if it is still to come."""
+    if iteration < plan.training.iterations:
+        pool.expect(job.task for job in jobs_of(plan, iteration))
+
+
+def jobs_of(plan: Plan, iteration: int) -> list[Job]:
+    """The episodes of an iteration, the rollouts of a task beside each other."""
+    training = plan.training
+    tasks = draw_tasks(plan.training_panel, plan.run.seed, iteration, training.tasks_per_iteration)
+    return [Job(task, rollout) for task in tasks for rollout in range(training.rollouts_per_task)]
 
 
 def whole_groups(episodes: list[Episode]) -> list[Episode]:

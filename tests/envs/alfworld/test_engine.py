@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hgpo.envs.alfworld import AlfworldEnvironment, AlfworldExpert, engine, list_tasks, open_environment
+from hgpo.envs.alfworld import AlfworldEnvironment, AlfworldExpert, compiled, engine, list_tasks, open_environment
 from hgpo.envs.alfworld.compiled import load_game, parse_fact, read_game
 from hgpo.envs.alfworld.environment import split_intro
 from hgpo.envs.alfworld.game import Game
@@ -50,6 +50,17 @@ def test_argument_vector_and_random_state_are_left_alone(prepared, tmp_path):
     environment.close()
     assert sys.argv == arguments
     assert random.getstate() == state
+
+
+def test_an_expected_game_is_not_compiled_again(prepared, tmp_path, monkeypatch):
+    first, second = list_tasks(prepared, "train")[:2]
+    expecting, other = AlfworldEnvironment(prepared, cache=tmp_path), AlfworldEnvironment(prepared, cache=tmp_path)
+    observed = AlfworldEnvironment(prepared, cache=tmp_path / "other").reset(second)
+    expecting.expect(first)
+    expecting.expect(second)
+    monkeypatch.setattr(compiled, "compile_game", lambda game: pytest.fail("compiled again"))
+    assert expecting.reset(second) == other.reset(second) == observed
+    assert other.reset(first).goal == first.goal
 
 
 def test_importing_the_package_leaves_textworld_alone_and_is_light():

@@ -45,14 +45,19 @@ class AlfworldEnvironment:
         self._data = Path(data)
         self._cache = cache
         self._game = Game()
+        self._expected: CompiledGame | None = None
         self._done = True
         self.raw_text = ""
+
+    def expect(self, task: Task) -> None:
+        """Compiles a task's game, which takes seconds the first time, and keeps it until the next `reset`."""
+        self._expected = self._compiled(task)
 
     def reset(self, task: Task) -> Observation:
         """Starts a task. Raises DataError if its game file is missing, corrupt, or not the one the task names."""
         self._done = True
         self.folder = game_folder(self._data, task.id)
-        compiled = _load(self.folder / "game.tw-pddl", task.content, self._cache)
+        compiled, self._expected = self._compiled(task), None
         moment = self._guarded(lambda: self._game.reset(compiled))
         text, self._goal = split_intro(moment.feedback)
         self._done = moment.won
@@ -81,6 +86,9 @@ class AlfworldEnvironment:
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}", "restore the file from the data's source") from None
+
+    def _compiled(self, task: Task) -> CompiledGame:
+        return _load(game_folder(self._data, task.id) / "game.tw-pddl", task.content, self._cache)
 
     def _observe(self, moment: Moment, text: str, reward: float) -> Observation:
         self.raw_text = moment.feedback
