@@ -3,7 +3,9 @@
     python benchmarks/environment_pool.py alfworld DATA --episodes 256 --workers 2 --steps 10
 
 Plays the episodes of the training panel, `--group` of each task, with actions drawn from the admissible ones. Memory is
-the proportional set size (shared pages counted once) of all workers together.
+the proportional set size (shared pages counted once) of all workers together. `--rounds` begins episodes of other tasks
+again and again, as training does, `--ahead` seconds after the workers were told which, and plays the last ones.
+HGPO_CACHE names the folder of compiled games, which matter for the first reset of a task.
 """
 
 from __future__ import annotations
@@ -30,20 +32,27 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=8, help="episodes of each task")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--ahead", type=float, default=0.0, help="tell the workers so many seconds before")
     parser.add_argument("--kill", action="store_true", help="kill a worker half-way, and replay its episodes")
     options = parser.parse_args()
 
     panel = verified_panel(options.data, options.environment, "train")
-    tasks = draw_tasks(panel, 0, 0, -(-options.episodes // options.group))
     factory = environment_factory(options.environment, options.data)
     with Pool(factory, options.workers, group_size=options.group) as pool:
-        start = time.perf_counter()
-        for episode in range(options.episodes):
-            pool.submit(episode, tasks[episode // options.group])
-        observations = {}
-        collect(pool, observations)
-        took = time.perf_counter() - start
-        print(f"{options.episodes} resets of {len(tasks)} tasks in {took:.1f} s ({memory(pool):.0f} MiB in workers)")
+        for number in range(options.rounds):
+            tasks = draw_tasks(panel, 0, number, -(-options.episodes // options.group))
+            begins = [tasks[episode // options.group] for episode in range(options.episodes)]
+            if options.ahead:
+                pool.expect(begins)
+                time.sleep(options.ahead)
+            start = time.perf_counter()
+            for episode, task in enumerate(begins):
+                pool.submit(episode, task)
+            observations = {}
+            collect(pool, observations)
+            took = time.perf_counter() - start
+            print(f"{len(begins)} resets of {len(tasks)} tasks in {took:.2f} s ({memory(pool):.0f} MiB in workers)")
         start, steps = time.perf_counter(), 0
         for step in range(options.steps):
             if options.kill and step == options.steps // 2:
