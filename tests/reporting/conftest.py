@@ -21,10 +21,20 @@ def made(tmp_path_factory):
 @pytest.fixture
 def results(made, tmp_path):
     """The configuration of a copy of the made-up results folder."""
+    return copy_of(made, tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def module_results(made, tmp_path_factory):
+    """As `results`, one copy for all tests of a module."""
+    return copy_of(made, tmp_path_factory.mktemp("module") / "copy")
+
+
+def copy_of(made, folder):
     from hgpo.config import load_config
 
     root = Path(made.results).parent
-    shutil.copytree(root, tmp_path / "copy")
-    path = tmp_path / "copy" / "config.yaml"
-    path.write_text(path.read_text().replace(str(root), str(tmp_path / "copy")))
+    shutil.copytree(root, folder)
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace(str(root), str(folder)))
     return load_config(path)

@@ -26,10 +26,10 @@ RUN = Run("tiny", "alfworld", "hgpo", 2, 0)
 
 
 @pytest.fixture(scope="module")
-def config(made):
-    make_rollouts(made, RUN, 5)
-    make_rollouts(made, Run("tiny", "alfworld", "gigpo", 2, 0), 5)
-    return made
+def config(module_results):
+    make_rollouts(module_results, RUN, 5)
+    make_rollouts(module_results, Run("tiny", "alfworld", "gigpo", 2, 0), 5)
+    return module_results
 
 
 @pytest.fixture(scope="module")

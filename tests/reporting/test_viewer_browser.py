@@ -46,16 +46,16 @@ select.dispatchEvent(new Event("change", { bubbles: true }));
 
 
 @pytest.fixture(scope="module")
-def data(made):
-    path = make_rollouts(made, RUN, 7, tasks=3, rollouts=4, steps=6)
+def data(module_results):
+    path = make_rollouts(module_results, RUN, 7, tasks=3, rollouts=4, steps=6)
     table = pq.read_table(path).to_pylist()
     for number, row in enumerate(table):
         for column, shift in (("observation", 0), ("think", 1), ("completion", 2), ("goal", 3)):
             row[column] = HOSTILE[(number // 6 + shift) % len(HOSTILE)]
         row["admissible"] = HOSTILE[:5]
     pq.write_table(pa.Table.from_pylist(table), path)
-    make_evaluation(made, TRIED, "in_domain", 123)
-    return ViewerData(made, find_sources(made), "made <b>up</b>")
+    make_evaluation(module_results, TRIED, "in_domain", 123)
+    return ViewerData(module_results, find_sources(module_results), "made <b>up</b>")
 
 
 @pytest.fixture(scope="module")
@@ -291,13 +291,13 @@ def test_light_and_dark_wide_and_narrow(browser, page, data, dark, width, tmp_pa
     clean(browser)
 
 
-def test_a_large_run_is_shown_in_pieces(browser, made, tmp_path):
+def test_a_large_run_is_shown_in_pieces(browser, module_results, tmp_path):
     run = Run("tiny", "alfworld", "hgpo_flat", 2, 0)
     for iteration in range(10):
-        make_rollouts(made, run, iteration, tasks=40, rollouts=8, steps=32)
+        make_rollouts(module_results, run, iteration, tasks=40, rollouts=8, steps=32)
     try:
-        sources = find_sources(made, run)
-        big = ViewerData(made, sources, "large")
+        sources = find_sources(module_results, run)
+        big = ViewerData(module_results, sources, "large")
         assert sum(frame["steps"].sum() for frame in big._episodes) > 100_000
         server = make_server(big)
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -315,23 +315,23 @@ def test_a_large_run_is_shown_in_pieces(browser, made, tmp_path):
         server.shutdown()
         server.server_close()
     finally:
-        shutil.rmtree(run.folder(made) / "rollouts")
+        shutil.rmtree(run.folder(module_results) / "rollouts")
 
 
-def test_the_readmes_pictures(data, made, tmp_path, monkeypatch):
+def test_the_readmes_pictures(data, module_results, tmp_path, monkeypatch):
     screenshot = pytest.importorskip("screenshot")
-    episode, step = screenshot.telling_step(made, data.sources)
+    episode, step = screenshot.telling_step(module_results, data.sources)
     index = index_of(data)["episodes"]
     source = index["source"][episode]
     block = data._block_of(source, index["block"][episode], "block")
     row = episode - index["source"].index(source)
     shown = next(e for e in block["episodes"] if e["row"] == row)["steps"][step]
     assert all(shown["levels"]) and len(shown["levels"]) == 3 and shown["levels"][2][1] != 0
-    figures = made.folder / "figures"
+    figures = module_results.folder / "figures"
     figures.mkdir(exist_ok=True)
     PIL.Image.effect_noise((900, 900), 80).save(figures / "noise.png")
-    (made.folder / "config.yaml").write_text((made.folder.parents[1] / "config.yaml").read_text())
-    arguments = [str(made.folder), "--figure", "noise", "--out", str(tmp_path / "images")]
+    (module_results.folder / "config.yaml").write_text((module_results.folder.parents[1] / "config.yaml").read_text())
+    arguments = [str(module_results.folder), "--figure", "noise", "--out", str(tmp_path / "images")]
     monkeypatch.setattr("sys.argv", ["screenshot.py", *arguments])
     screenshot.main()
     for name in ("viewer.png", "noise.png"):
