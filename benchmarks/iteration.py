@@ -468,8 +468,8 @@ def time_iteration(trainer: Trainer, number: int, options: argparse.Namespace) -
 
 
 def time_lockstep(trainer: Trainer, uneven: bool, options: argparse.Namespace) -> dict[str, Any]:
-    """The same episodes by turns, after one step of each, which loads the games."""
-    collector = trainer.collector
+    """The same episodes by turns, each time without prompts cached before, after one step, which loads the games."""
+    collector, machines = trainer.collector, trainer.machines
     with_steps(trainer, 1, uneven, options)
     trainer._collect(90)
     with_steps(trainer, options.lockstep_steps, uneven, options)
@@ -477,7 +477,10 @@ def time_lockstep(trainer: Trainer, uneven: bool, options: argparse.Namespace) -
     numbers: dict[str, Any] = {}
     seconds = {"lockstep": 0.0, "asynchronous": 0.0}
     for number in range(options.turns):
-        for name, used in (("lockstep", LockStep(engine)), ("asynchronous", engine)):
+        ways = [("lockstep", LockStep(engine)), ("asynchronous", engine)]
+        for name, used in ways[:: -1 if number % 2 else 1]:
+            machines.engine.sleep()
+            machines.engine.update_weights(machines.learner, machines.engine.version)  # forgets cached prompts
             collector.engine = used
             numbers[f"{name}_{number}_s"] = timed(lambda: trainer._collect(90))
             numbers[f"{name}_{number}_busy_share"] = busy_share(trainer)

@@ -60,6 +60,8 @@ class Counter:
             os.kill(os.getpid(), 9)
         elif name == "hang":
             time.sleep(3600)
+        elif name == "slow":
+            time.sleep(0.2)
         elif name == "exit":
             sys.exit(3)
         elif name == "raise":
@@ -95,16 +97,24 @@ class Reporter(Counter):
 
 
 class Forewarned(Counter):
-    """`expected` tells which tasks this process was told to expect; some task ids misbehave when expected."""
+    """`expected` tells which tasks this process was told to expect, `closed` how many environments were closed in it;
+    some task ids misbehave when expected."""
 
     told: list[str] = []
+    closed = 0
 
     def expect(self, task: Task) -> None:
         self.told.append(task.id)
         self._misbehave(task.id.partition("-when-expected")[0])
 
     def step(self, action: str) -> Observation:
-        return Observation(",".join(self.told), "", (), "") if action == "expected" else super().step(action)
+        if action in ("expected", "closed"):
+            return Observation(",".join(self.told) if action == "expected" else str(self.closed), "", (), "")
+        return super().step(action)
+
+    def close(self) -> None:
+        type(self).closed += 1
+        super().close()
 
 
 class DiesWhenUnpickled:

@@ -6,6 +6,7 @@ The pool's end never blocks, so neither a hung worker nor a full buffer can stop
 from __future__ import annotations
 
 import pickle
+import select
 import socket
 import struct
 from typing import Any
@@ -87,6 +88,10 @@ class WorkerEnd:
 
     def send(self, message: Any) -> None:
         self._socket.sendall(_frame(message))
+
+    def waiting(self) -> bool:
+        """Whether something has come in that was not received yet."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def receive(self) -> Any:
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))

@@ -39,9 +39,14 @@ class Release:
 
 @dataclass(frozen=True)
 class Expect:
-    """An episode with this task will be begun soon. There is no answer."""
+    """An episode with this task will be begun soon. Calls go before it."""
 
     task: Task
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One more `Expect` is done with, or has become needless."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Alive:
-    """Sent at the start of a worker, after every replayed step and every `Expect`: what follows has its own time
-    limit."""
+    """Sent at the start of a worker and after every replayed step: what follows has its own time limit."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +111,19 @@ class Host:
             self._idle.append(environment)
 
     def expect(self, task: Task) -> None:
-        """Lets an idle environment get ready for a task. What goes wrong is for its `reset` to say."""
-        with suppress(Exception):
-            if not self._idle:
-                self._idle.append(self._make_environment())
-            expect = getattr(self._idle[-1], "expect", None)
+        """Lets an idle environment get ready for a task. What goes wrong is for its `reset` to say; after a failure
+        the environment is thrown away."""
+        environment = None
+        try:
+            environment = self._idle.pop() if self._idle else self._make_environment()
+            expect = getattr(environment, "expect", None)
             if expect is not None:
                 expect(task)
-        self._alive()
+            self._idle.append(environment)
+        except (Exception, SystemExit):
+            if environment is not None:
+                with suppress(Exception):
+                    environment.close()
 
     def close(self) -> None:
         for episode in list(self._running):

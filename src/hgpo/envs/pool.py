@@ -23,7 +23,7 @@ from typing import Any
 
 from hgpo.envs.base import Environment, Observation
 from hgpo.envs.channel import PoolEnd
-from hgpo.envs.host import Alive, Answer, Call, Expect, Host, Release, Unstartable, fingerprint
+from hgpo.envs.host import Alive, Answer, Call, Expect, Expected, Host, Release, Unstartable, fingerprint
 from hgpo.envs.worker import IGNORED_SIGNALS
 from hgpo.errors import ConfigError, EnvironmentFailure
 from hgpo.tasks import Task
@@ -157,7 +157,8 @@ class Pool:
     def expect(self, tasks: Iterable[Task]) -> None:
         """Says that episodes 0, 1, ... will begin with these tasks: workers use their idle time to load them ahead.
 
-        Does not wait and promises nothing; without worker processes there is no idle time, and nothing happens.
+        Does not wait and promises nothing; a worker that breaks over it costs no episode one of its tries. Without
+        worker processes there is no idle time, and nothing happens.
         """
         told = set()
         for episode, task in enumerate(tasks):
@@ -283,7 +284,7 @@ class Pool:
                     f"the environment workers cannot be set up: {message.reason}",
                     "make_environment must be importable in a new process",
                 )
-            if isinstance(message, Alive):
+            if isinstance(message, Alive | Expected):
                 slot.failed_starts = 0
                 continue
             call, record = slot.sent.popleft()
@@ -320,7 +321,8 @@ class Pool:
         del self._episodes[record.id]
 
     def _replace(self, slot: _Slot, process: _Process | _InProcess, reason: str) -> None:
-        """A worker is lost: the call it was at is blamed, all others are sent again to its successor."""
+        """A worker is lost: the call it was at is blamed, all others are sent again to its successor. No call is
+        blamed if the worker may have been at a task that it was told to expect."""
         self.statistics.lost_workers += 1
         started = process.started
         if not started:
@@ -332,7 +334,7 @@ class Pool:
                     "see what it wrote on standard error; check memory and process limits",
                 )
         lost = [record for _, record in slot.sent if self._episodes.get(record.id) is record]
-        culprit = slot.sent[0][1] if slot.sent and started else None
+        culprit = slot.sent[0][1] if slot.sent and started and not process.expecting else None
         slot.stop()
         slot.pending.extendleft(reversed([record for record in lost if record is not culprit]))
         if culprit is not None and self._episodes.get(culprit.id) is culprit:
@@ -390,6 +392,7 @@ class _Process:
             theirs.close()
         self.pid = self._popen.pid
         self.started = False
+        self.expecting = 0  # tasks that it was told to expect and may still be at
         self._end = PoolEnd(ours)
         self._end.send(factory)
         self._call_timeout_s = call_timeout_s
@@ -405,6 +408,7 @@ class _Process:
         return self._end.unsent
 
     def send(self, message: Call | Release | Expect) -> None:
+        self.expecting += isinstance(message, Expect)
         if isinstance(message, Call):
             if self.started and not self._waiting:
                 self._clock = time.monotonic()
@@ -414,6 +418,7 @@ class _Process:
     def receive(self) -> list[Any]:
         self._end.flush()
         messages = self._end.receive()
+        self.expecting -= sum(isinstance(message, Expected) for message in messages)
         if messages:
             self._clock = time.monotonic()
             self.started = True
@@ -460,6 +465,7 @@ class _InProcess:
 
     pid = 0
     started = True
+    expecting = 0
     dead = False
 
     def __init__(self, make_environment: Callable[[], Environment]) -> None:

@@ -15,7 +15,8 @@ import sys
 import threading
 
 from hgpo.envs.channel import WorkerEnd
-from hgpo.envs.host import Alive, Expect, Host, Release, Unstartable, describe
+from hgpo.envs.host import Alive, Expect, Expected, Host, Release, Unstartable, describe
+from hgpo.tasks import Task
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
@@ -47,14 +48,22 @@ def serve(descriptor: int) -> None:
         return
     host = Host(make_environment, alive=lambda: end.send(Alive()))
     end.send(Alive())
+    expected: list[Task] = []
     while True:
         try:
+            if expected and not end.waiting():
+                host.expect(expected.pop(0))
+                end.send(Expected())
+                continue
             message = end.receive()
             if isinstance(message, Release):
                 host.release(message.episode)
             elif isinstance(message, Expect):
-                host.expect(message.task)
+                expected.append(message.task)
             else:
+                if message.task in expected:
+                    expected.remove(message.task)
+                    end.send(Expected())
                 end.send(host.answer(message))
         except (EOFError, ConnectionError):
             host.close()

@@ -63,6 +63,18 @@ def test_an_expected_game_is_not_compiled_again(prepared, tmp_path, monkeypatch)
     assert other.reset(first).goal == first.goal
 
 
+def test_expected_games_are_kept_where_the_cache_cannot_be_written(prepared, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    tasks, compile_game, count = list_tasks(prepared, "train")[2:5], compiled.compile_game, []
+    monkeypatch.setattr(compiled, "compile_game", lambda game: count.append(1) or compile_game(game))
+    environment = AlfworldEnvironment(prepared, cache=tmp_path / "file" / "cache")
+    for task in tasks:
+        environment.expect(task)
+    for task in tasks:
+        environment.reset(task)
+    assert len(count) == len(tasks)
+
+
 def test_importing_the_package_leaves_textworld_alone_and_is_light():
     heavy = ("textworld", "torch", "fast_downward")
     code = f"import sys, hgpo.envs.alfworld; print([m for m in {heavy} if m in sys.modules])"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 from hgpo.envs.alfworld.compiled import CompiledGame, load_game, read_game
 from hgpo.envs.alfworld.game import Game, Moment
+from hgpo.envs.alfworld.sources import GAME
 from hgpo.envs.base import Observation
 from hgpo.errors import DataError, EnvironmentFailure, HgpoError
 from hgpo.tasks import Task
 
 GOAL = "Your task is to: "
+KEPT = 8  # games of some megabytes
+_expected: OrderedDict[tuple[str, str], CompiledGame] = OrderedDict()
 _shared: weakref.WeakValueDictionary[tuple[str, str], CompiledGame] = weakref.WeakValueDictionary()
 
 
@@ -45,19 +49,24 @@ class AlfworldEnvironment:
         self._data = Path(data)
         self._cache = cache
         self._game = Game()
-        self._expected: CompiledGame | None = None
         self._done = True
         self.raw_text = ""
 
     def expect(self, task: Task) -> None:
-        """Compiles a task's game, which takes seconds the first time, and keeps it until the next `reset`."""
-        self._expected = self._compiled(task)
+        """Compiles a task's game, which takes seconds the first time, and keeps the latest few for `reset`, of any
+        environment in this process."""
+        path = game_folder(self._data, task.id) / GAME
+        _expected[str(path), task.content] = _load(path, task.content, self._cache)
+        while len(_expected) > KEPT:
+            _expected.popitem(last=False)
 
     def reset(self, task: Task) -> Observation:
         """Starts a task. Raises DataError if its game file is missing, corrupt, or not the one the task names."""
         self._done = True
         self.folder = game_folder(self._data, task.id)
-        compiled, self._expected = self._compiled(task), None
+        path = self.folder / GAME
+        compiled = _load(path, task.content, self._cache)
+        _expected.pop((str(path), task.content), None)
         moment = self._guarded(lambda: self._game.reset(compiled))
         text, self._goal = split_intro(moment.feedback)
         self._done = moment.won
@@ -86,9 +95,6 @@ class AlfworldEnvironment:
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}", "restore the file from the data's source") from None
-
-    def _compiled(self, task: Task) -> CompiledGame:
-        return _load(game_folder(self._data, task.id) / "game.tw-pddl", task.content, self._cache)
 
     def _observe(self, moment: Moment, text: str, reward: float) -> Observation:
         self.raw_text = moment.feedback
