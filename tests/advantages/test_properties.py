@@ -133,8 +133,10 @@ SCALED = [(m, o) for m, o in VARIANTS if "normalisation" in advantages.option_na
 @settings(max_examples=20, deadline=None)
 @given(columns=batches(reward=st.integers(-9, 9).map(float)), scale=st.sampled_from([0.25, 3.0, 7.0, 64.0]))
 def test_scaling_all_rewards(method, options, columns, scale):
-    """mean_norm scales with the rewards; mean_std_norm doesn't feel it, but for its 1e-6 (and raw single scores): without
-    discount, as returns that are a hundredth apart feel that, too."""
+    """mean_norm scales with the rewards; mean_std_norm doesn't feel it, but for its 1e-6 (and raw single scores).
+
+    The latter without discount: discounted returns may be a hundredth apart, where 1e-6 is felt.
+    """
     columns = columns | {"invalid": [False] * len(columns["task"])}
     scaled = columns | {"reward": [scale * r for r in columns["reward"]]}
     kind = {**options, "normalisation": "mean_norm"}

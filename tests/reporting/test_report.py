@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from hgpo.cli.workflow import report
-from hgpo.config import load_config
 from hgpo.reporting.build import write_figures, write_tables
 from hgpo.reporting.expected import expected_figures, expected_tables
 
@@ -17,16 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def reported(made, tmp_path_factory):
+def reported(module_results):
     """(configuration, pages) of a copy of the made-up results with its report and viewer."""
-    folder = tmp_path_factory.mktemp("reported")
-    root = Path(made.results).parent
-    shutil.copytree(root, folder, dirs_exist_ok=True)
+    config = module_results
+    folder = Path(config.results).parent
+    path = folder / "config.yaml"
     for name in ("Snakefile", "workflow"):
         (folder / name).symlink_to(ROOT / name)
-    path = folder / "config.yaml"
-    path.write_text(path.read_text().replace(str(root), str(folder)))
-    config = load_config(path)
     write_tables(config)
     write_figures(config)
     for name in expected_tables(config):  # the made-up data have no games: the one table made from them is lacking

@@ -40,9 +40,8 @@ class Environment(Protocol):
     """One running task. `reset` may be called any number of times, with any task of the environment.
 
     Raises DataError for a task whose data are missing or corrupt, EnvironmentFailure when the engine breaks.
-    Where `reset` takes long, an environment may also have a method `expect(task)`, called when there is nothing else to
-    do before a `reset` to this task, of this or another environment, and of this or another process. It may raise
-    anything: `reset` is to say what is wrong.
+    Where `reset` takes long, an environment may also have a method `expect(task)`, called in idle time before some
+    environment of the same pool is reset to the task. It may raise anything: `reset` is to say what is wrong.
     """
 
     def reset(self, task: Task) -> Observation: ...

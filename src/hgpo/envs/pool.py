@@ -160,12 +160,9 @@ class Pool:
         Does not wait and promises nothing; a worker that breaks over it costs no episode one of its tries. Without
         worker processes there is no idle time, and nothing happens.
         """
-        told = set()
-        for episode, task in enumerate(tasks):
-            slot = self._slot(episode)
+        for slot, task in dict.fromkeys((self._slot(episode), task) for episode, task in enumerate(tasks)):
             process = slot.start()
-            if isinstance(process, _Process) and (id(slot), task.id) not in told:
-                told.add((id(slot), task.id))
+            if isinstance(process, _Process):
                 process.send(Expect(task))
 
     def ready(self, timeout: float | None = None) -> list[tuple[int, Observation | EpisodeFailed]]:

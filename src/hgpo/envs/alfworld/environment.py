@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from hgpo.tasks import Task
 
 GOAL = "Your task is to: "
 KEPT = 8  # games of some megabytes
-_expected: OrderedDict[tuple[str, str], CompiledGame] = OrderedDict()
+_expected: dict[tuple[str, str], CompiledGame] = {}
 _shared: weakref.WeakValueDictionary[tuple[str, str], CompiledGame] = weakref.WeakValueDictionary()
 
 
@@ -58,7 +57,7 @@ class AlfworldEnvironment:
         path = game_folder(self._data, task.id) / GAME
         _expected[str(path), task.content] = _load(path, task.content, self._cache)
         while len(_expected) > KEPT:
-            _expected.popitem(last=False)
+            del _expected[next(iter(_expected))]
 
     def reset(self, task: Task) -> Observation:
         """Starts a task. Raises DataError if its game file is missing, corrupt, or not the one the task names."""
