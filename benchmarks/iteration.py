@@ -4,6 +4,8 @@
 
 DATA is a folder that `hgpo prepare-data --environment alfworld` wrote. Random weights hardly ever say the end token, so
 every response has `--response-tokens` tokens and every episode `--max-steps` steps: the most that a protocol can cost.
+What a trained policy costs is measured, too, with `--ends FOLDER`: responses of unequal lengths, and episodes that end
+after as many steps as those which `hgpo evaluate` wrote there, drawn at random; a lost one at `--max-steps`.
 With `--gpus` above 1 or `--ray`, learner ranks (DeepSpeed) and engine replicas share the GPUs as Ray actors. `--cpu`
 places them in CPU processes instead: to try a command, with `--architecture tiny`.
 
@@ -12,10 +14,11 @@ Parts, each through the code that training runs; one that fails is recorded and 
   learner     log-probabilities and updates of mini-batches of 256 x 1128 tokens, beside bare forward and backward
               passes of 16 x 1128 tokens (one GPU)
   iteration   whole iterations, after one of `--warm-up-steps` steps: rollout, advantages, old and reference
-              log-probabilities, update, weight sync
+              log-probabilities, update, weight sync; with `--ends` one more
   lockstep    the same rollouts of `--lockstep-steps` steps by turns: asynchronous as training has them, and with every
-              turn waiting for the slowest environment and completion; with responses of one length, and of lengths as
-              training shows (see SPREAD)
+              turn waiting for the slowest environment and completion; with responses of one length (`equal`), of
+              lengths as training shows (`unequal`, see SPREAD), and these in episodes of up to `--max-steps` steps
+              that end as `--ends` has it (`ends`)
   thread      the same rollouts with the engine in its own thread and in the caller's, three times each (one GPU)
   sync        the time of a weight update in each way that this placement has (`engine.sync`)
 """
@@ -36,6 +39,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from hgpo.config import Config, Run
@@ -46,6 +50,7 @@ from hgpo.envs.pool import Pool
 from hgpo.rollout.engine_thread import EngineThread
 from hgpo.rollout.engines import Completion, Request
 from hgpo.rollout.policy import save_policy
+from hgpo.tasks import Task
 from hgpo.training import loop
 from hgpo.training.batches import Row
 from hgpo.training.checkpoint import Progress
@@ -75,6 +80,7 @@ ARCHITECTURES = {
 # to 138, shortest ones of 4 to 66, and 0 to 0.8 % cut at 512 (floatingstarZ/verl-agent on GitHub, log of 31 May 2026).
 SPREAD = 0.56
 LIMIT = 4
+CASES = ("equal", "unequal", "ends")
 PARTS = ("engine", "learner", "iteration", "lockstep", "thread", "sync")
 RUN = Run("model", "alfworld", "hgpo", 2, 0)
 
@@ -127,6 +133,35 @@ class LockStep:
     def clear(self) -> None:
         self.inner.clear()
         self._requests = []
+
+
+class Ending:
+    """Environments whose episodes end after a number of steps drawn from `steps` by the episode's number alone."""
+
+    def __init__(self, pool: Any, steps: np.ndarray) -> None:
+        self.inner = pool
+        self._ends = np.random.default_rng(0).choice(steps, 4096)
+        self._taken: dict[int, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def submit(self, episode: int, request: Task | str) -> None:
+        self._taken[episode] = 0 if isinstance(request, Task) else self._taken[episode] + 1
+        self.inner.submit(episode, request)
+
+    def ready(self, timeout: float | None) -> list[tuple[int, Any]]:
+        answers = self.inner.ready(timeout=timeout)
+        return [(n, replace(a, done=True) if self._taken[n] >= self._ends[n] else a) for n, a in answers]
+
+
+def steps_of(folder: Path, most: int) -> np.ndarray:
+    """Steps of the episodes under a folder of evaluations; `most` where lost."""
+    files = sorted(f for f in folder.rglob("*.parquet") if not f.name.endswith(".steps.parquet"))
+    if not files:
+        raise SystemExit(f"{folder}: no episodes; name a folder in which `hgpo evaluate` wrote some")
+    episodes = pd.concat([pd.read_parquet(file, columns=["won", "steps"]) for file in files])
+    return np.where(episodes.won, np.minimum(episodes.steps, most), most)
 
 
 class Phases(Clock):
@@ -208,10 +243,13 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--max-steps", type=int, default=50)
     parser.add_argument("--warm-up-steps", type=int, default=2)
     parser.add_argument("--lockstep-steps", type=int, default=10)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=["equal", "unequal"], help="of the part lockstep")
     parser.add_argument("--turns", type=int, default=2, help="of asynchronous and lock-step rollouts")
     parser.add_argument("--prompt-tokens", type=int, default=2048)
     parser.add_argument("--response-tokens", type=int, default=128)
     parser.add_argument("--uneven", action="store_true", help="responses of the iterations, too, of unequal lengths")
+    parser.add_argument("--ends", type=Path, help="folder of evaluated episodes, after whose steps episodes end")
+    parser.add_argument("--late", type=int, nargs="*", default=[], help="iterations whose games are not loaded ahead")
     parser.add_argument("--shape", type=int, nargs=3, default=[128, 1000, 128], help="requests, prompt, response")
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--token-budget", type=int, default=9024, help="tokens of a micro-batch; 9,024 fit 80 GB")
@@ -304,7 +342,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
             },
             "warm_start": {"demonstrations": 0},
             "training": {
-                "iterations": options.iterations + 2,  # the last one would save a checkpoint
+                "iterations": options.iterations + 3,  # the last one would save a checkpoint
                 "tasks_per_iteration": options.tasks,
                 "rollouts_per_task": options.rollouts,
                 "token_budget": options.token_budget,
@@ -426,15 +464,21 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
         loop.Clock = Phases  # type: ignore[misc]
         trainer = Trainer(plan, machines, pool, Progress(), StopSignal(), Journal(plan.folder / "train.log"))
         if "iteration" in options.parts:
-            with_steps(trainer, options.warm_up_steps, options.uneven, options)
-            report.measure("warm-up", lambda: time_iteration(trainer, 0, options))
-            with_steps(trainer, options.max_steps, options.uneven, options)
-            for number in range(1, options.iterations + 1):
-                report.measure(f"iteration {number}", lambda n=number: time_iteration(trainer, n, options))
+            expect = pool.expect
+            last = options.iterations + bool(options.ends)
+            for number in range(last + 1):
+                late = number + 1 in options.late  # an iteration's games are loaded while the learner of the last works
+                pool.expect = list if late else expect  # type: ignore[method-assign,assignment]
+                name = f"iteration {number}" if number else "warm-up"
+                if number > options.iterations:
+                    name = "iteration, ends"
+                    with_steps(trainer, options.max_steps, True, options, options.ends)
+                else:
+                    with_steps(trainer, options.max_steps if number else options.warm_up_steps, options.uneven, options)
+                report.measure(name, lambda n=number: time_iteration(trainer, n, options))
         if "lockstep" in options.parts:
-            for uneven in (False, True):
-                name = "unequal" if uneven else "equal"
-                report.measure(f"rollout, {name} lengths", lambda u=uneven: time_lockstep(trainer, u, options))
+            for case in options.cases:
+                report.measure(f"rollout, {case}", lambda c=case: time_lockstep(trainer, c, options))
         if "thread" in options.parts and isinstance(machines.engine, EngineThread):
             report.measure("threads", lambda: time_threads(trainer, options))
         if "sync" in options.parts:
@@ -443,8 +487,12 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
                 report.measure(f"sync, {way}", lambda w=way: time_sync(trainer, w))
 
 
-def with_steps(trainer: Trainer, steps: int, uneven: bool, options: argparse.Namespace) -> None:
-    """Lets the trainer's episodes end after so many steps, with responses of equal or unequal lengths."""
+def with_steps(
+    trainer: Trainer, steps: int, uneven: bool, options: argparse.Namespace, ends: Path | None = None
+) -> None:
+    """Lets the trainer's episodes end after so many steps, or before as those in a folder do, with responses of equal
+    or unequal lengths."""
+    trainer.collector.pool = Ending(trainer.pool, steps_of(ends, steps)) if ends else trainer.pool  # type: ignore[assignment]
     trainer.collector.protocol = trainer.plan.protocol.model_copy(update={"max_steps": steps})
     trainer.collector.engine = Lengths(trainer.machines.engine, options.response_tokens, uneven)
 
@@ -467,12 +515,16 @@ def time_iteration(trainer: Trainer, number: int, options: argparse.Namespace) -
     return numbers
 
 
-def time_lockstep(trainer: Trainer, uneven: bool, options: argparse.Namespace) -> dict[str, Any]:
+def time_lockstep(trainer: Trainer, case: str, options: argparse.Namespace) -> dict[str, Any]:
     """The same episodes by turns, each time without prompts cached before, after one step, which loads the games."""
     collector, machines = trainer.collector, trainer.machines
+    uneven = case != "equal"
     with_steps(trainer, 1, uneven, options)
     trainer._collect(90)
-    with_steps(trainer, options.lockstep_steps, uneven, options)
+    if case == "ends":
+        with_steps(trainer, options.max_steps, uneven, options, options.ends)
+    else:
+        with_steps(trainer, options.lockstep_steps, uneven, options)
     engine = collector.engine
     numbers: dict[str, Any] = {}
     seconds = {"lockstep": 0.0, "asynchronous": 0.0}
