@@ -12,7 +12,7 @@ places them in CPU processes instead: to try a command, with `--architecture tin
 Parts, each through the code that training runs; one that fails is recorded and the others go on:
   engine      128 x (1000 + 128) tokens through the engine, beside the bare library on the same requests (one GPU)
   learner     log-probabilities and updates of mini-batches of 256 x 1128 tokens, beside bare forward and backward
-              passes of 16 x 1128 tokens (one GPU)
+              passes of 16 x 1128 tokens; updates of 256 rows of unequal lengths, one after the other (one GPU)
   iteration   whole iterations, after one of `--warm-up-steps` steps: rollout, advantages, old and reference
               log-probabilities, update, weight sync; with `--ends` one more
   lockstep    the same rollouts of `--lockstep-steps` steps by turns: asynchronous as training has them, and with every
@@ -437,8 +437,8 @@ def time_learner(machines: Machines, options: argparse.Namespace) -> dict[str, f
         model.zero_grad()
         model.eval()
 
-    zeros = [np.full(response, -10.0, np.float32) for _ in rows]
-    samples = [Sample(row, 1.0, z, z) for row, z in zip(rows, zeros, strict=True)]
+    guess = np.full(response, -10.0, np.float32)
+    samples = [Sample(row, 1.0, guess, guess) for row in rows]
     result = {}
     for name, work in {
         "bare_forward": bare_forward,
@@ -451,6 +451,11 @@ def time_learner(machines: Machines, options: argparse.Namespace) -> dict[str, f
     result["log_probs_share_of_bare"] = result["ours_log_probs_tokens_per_s"] / result["bare_forward_tokens_per_s"]
     both = result["bare_forward_backward_tokens_per_s"]
     result["update_share_of_bare"] = result["ours_update_tokens_per_s"] / both
+    for number in range(4):  # mini-batches of unequal rows, none as long as in one before
+        lengths = random.normal(prompt, prompt / 7, len(rows)).clip(prompt / 2, 2 * prompt).astype(int)
+        uneven = [Row(random.integers(10, 1000, length).tolist(), rows[0].response_ids) for length in lengths]
+        seconds = timed(lambda r=uneven: learner.update([Sample(row, 1.0, guess, guess) for row in r], 0, 0))
+        result[f"ours_update_unequal_{number}_tokens_per_s"] = sum(map(len, uneven)) / seconds
     machines.engine.update_weights(learner, machines.engine.version)
     return result
 

@@ -38,11 +38,11 @@ def test_micro_batches_hold_every_row_once_within_the_budget(lengths, budget):
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.integers(1, 20)), min_size=1, max_size=60),
     st.integers(1, 300),
-    st.integers(2, 4),
+    st.integers(1, 4),
 )
-def test_micro_batches_for_several_ranks_are_even_and_no_more_than_needed(lengths, budget, ranks):
+def test_even_micro_batches_are_even_and_no_more_than_needed(lengths, budget, ranks):
     made = [Row([1] * prompt, [2] * response) for prompt, response in lengths]
-    batches = micro_batches(made, budget, 1.0, ranks)
+    batches = micro_batches(made, budget, 1.0, ranks, even=True)
     assert sorted(index for batch in batches for index in batch) == list(range(len(made)))
     padded = [max(len(made[i]) for i in batch) * len(batch) for batch in batches]
     assert all(size <= budget or len(batch) == 1 for size, batch in zip(padded, batches, strict=True))
@@ -52,12 +52,13 @@ def test_micro_batches_for_several_ranks_are_even_and_no_more_than_needed(length
     assert len(smaller) > -(-needed // ranks) * ranks or max(padded) == max(map(len, made))
 
 
-def test_micro_batches_of_a_usual_mini_batch_are_of_one_size():
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_even_micro_batches_of_a_usual_mini_batch_are_of_one_size(ranks):
     random = np.random.default_rng(0)
     made = [Row([1] * int(n), [2] * 128) for n in random.normal(574, 90, 256).clip(300, 1000)]
-    batches = micro_batches(made, 9024, PADDING, 2)
+    batches = micro_batches(made, 9024, PADDING, ranks, even=True)
     sizes = [sum(len(made[i]) for i in batch) for batch in batches]
-    assert len(batches) % 2 == 0 and min(sizes) > 0.75 * max(sizes)
+    assert len(batches) % ranks == 0 and min(sizes) > 0.75 * max(sizes)
     assert padding_share(made, batches) < PADDING
 
 

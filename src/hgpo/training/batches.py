@@ -23,17 +23,19 @@ class Row:
 PADDING = 0.05  # largest share of padding in a micro-batch of the learner
 
 
-def micro_batches(rows: Sequence[Row], token_budget: int, padding: float = 1.0, ranks: int = 1) -> list[list[int]]:
+def micro_batches(
+    rows: Sequence[Row], token_budget: int, padding: float = 1.0, ranks: int = 1, even: bool = False
+) -> list[list[int]]:
     """Indices of `rows` in batches of similar length with at most `token_budget` tokens, padding included.
 
-    padding: largest share of padding in a batch; with several ranks, in all of them together if that can be. A row
-    longer than the budget forms a batch of its own. Several ranks wait for each other: for them the batches are as
-    even as their number allows, which is a multiple of `ranks` where that can be. Depends on the lengths alone (ties by
-    index).
+    padding: largest share of padding in a batch; of even ones, in all of them together if that can be. even: whether
+    batches are as large as each other, as far as their number allows; always so with several ranks, which wait for each
+    other, and their number is then a multiple of `ranks` where that can be. A row longer than the budget forms a batch
+    of its own. Depends on the lengths alone (ties by index).
     """
     lengths = [len(row) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: (lengths[i], i))
-    if ranks == 1:
+    if ranks == 1 and not even:
         return _cut(order, lengths, token_budget, padding)
     if padding_share(rows, _cut(order, lengths, token_budget, 1.0)) <= padding:
         padding = 1.0

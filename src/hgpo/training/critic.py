@@ -113,7 +113,9 @@ class Critic:
         self.optimizer.load_state_dict(state["optimizer"])
 
     def _share(self, prompts: list[Row]) -> list[tuple[list[int], bool]]:
-        return share_of(micro_batches(prompts, self._token_budget, PADDING, self.ranks), self.rank, self.ranks)
+        even = self._device.type == "cuda"
+        batches = micro_batches(prompts, self._token_budget, PADDING, self.ranks, even)
+        return share_of(batches, self.rank, self.ranks)
 
     def _step(self, prompts: list[Row], returns: np.ndarray, old_values: np.ndarray) -> float:
         """One optimizer step; the mean loss of all its steps, over all ranks."""

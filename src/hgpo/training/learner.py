@@ -158,8 +158,9 @@ class Learner:
         return norm, totals, padding_share(rows, batches)
 
     def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
-        batches = micro_batches(rows, self.training.token_budget, PADDING, self.ranks)
-        if self.device.type == "cuda":  # the largest first: what the GPU gave to it serves all others
+        on_gpu = self.device.type == "cuda"  # where a small batch takes nearly as long as a large one
+        batches = micro_batches(rows, self.training.token_budget, PADDING, self.ranks, even=on_gpu)
+        if on_gpu:  # the largest first: what the GPU gave to it serves all others
             batches.sort(key=lambda indices: -len(indices) * max(len(rows[i]) for i in indices))
         return batches
 
