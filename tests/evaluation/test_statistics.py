@@ -19,7 +19,7 @@ def kinds(count, types=3):
 
 def test_mean_and_deviations_are_the_textbook_ones():
     won = cells((2, 3, 40), 0.6)
-    found = summarise(won, kinds(40), 0, "cell")
+    found = summarise(won, kinds(40), 0)
     assert found.mean == pytest.approx(won.mean())
     by_seed = won.mean(axis=2)
     assert found.sd_evaluation == pytest.approx((np.std(by_seed[0], ddof=1) + np.std(by_seed[1], ddof=1)) / 2)
@@ -79,9 +79,47 @@ def test_strata_keep_their_size():
 
 
 def test_the_same_stream_gives_the_same_interval_and_another_another():
-    won = cells((2, 3, 50), 0.5)
-    assert summarise(won, kinds(50), 0, "a") == summarise(won, kinds(50), 0, "a")
-    assert summarise(won, kinds(50), 0, "a") != summarise(won, kinds(50), 1, "a")
+    won = cells((1, 3, 50), 0.5)
+    first, again, other = (summarise(won, kinds(50), seed) for seed in (0, 0, 1))
+    assert (first.low, first.high) == (again.low, again.high) != (other.low, other.high)
+
+
+def trained(generator, seeds, spread, chances):
+    """Outcomes of policies whose training ended better or worse by chance, on tasks of these chances."""
+    shifted = np.clip(chances + generator.normal(0, spread, (seeds, 1, 1)), 0, 1)
+    return (generator.random((seeds, 3, len(chances))) < shifted).astype(float)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_with_several_training_seeds_interval_and_test_hold_for_other_training_runs(seeds):
+    """Two methods that are the same but for the chance of training differ significantly in one case of twenty."""
+    generator, covered, found = np.random.default_rng(seeds), [], []
+    for _ in range(100):
+        chances = generator.beta(2, 1.2, 200).clip(0.15, 0.85)
+        found.append(compare(*(trained(generator, seeds, 0.04, chances) for _ in "ab"), kinds(200), 0))
+        covered.append(found[-1].difference.low <= 0 <= found[-1].difference.high)
+    assert np.mean([c.p < 0.05 for c in found]) <= 0.1
+    assert np.mean(covered) >= 0.9
+
+
+def test_an_interval_of_several_training_seeds_is_students():
+    won = np.stack([np.full((1, 60), 0.5), np.full((1, 60), 0.6), np.full((1, 60), 0.7)])
+    found = summarise(won, kinds(60), 0)  # tasks do not differ, so that only the seeds count
+    low, high = stats.t.interval(0.95, 2, loc=0.6, scale=0.1 / np.sqrt(3))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_an_interval_of_several_training_seeds_stays_within_what_can_be():
+    won = np.concatenate([np.ones((1, 3, 30)), np.zeros((1, 3, 30))])
+    found = summarise(won, kinds(30), 0)
+    assert (found.low, found.high) == (0, 1)
+    other = difference(won, np.zeros((1, 3, 30)), kinds(30), 0)
+    assert (other.low, other.high) == (-1, 1)
+
+
+def test_one_task_shows_nothing():
+    found = compare(np.ones((1, 1, 1)), np.zeros((1, 1, 1)), ["type"], 0)
+    assert found.p == 1 and np.isnan(found.detectable)
 
 
 @settings(max_examples=25, deadline=None)
@@ -123,7 +161,7 @@ def test_no_difference_is_seldom_found_where_there_is_none():
 def test_detectable_difference_is_found_with_power_080():
     generator = np.random.default_rng(0)
     spread = generator.normal(0, 0.4, 140)
-    size = detectable_difference(spread)
+    size = detectable_difference(np.std(spread, ddof=1) / np.sqrt(140), 139)
     deviation = np.std(spread, ddof=1)
     found = [stats.ttest_1samp(generator.normal(size, deviation, 140), 0).pvalue < 0.05 for _ in range(1000)]
     assert np.mean(found) == pytest.approx(0.8, abs=0.05)

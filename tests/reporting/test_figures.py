@@ -10,7 +10,7 @@ from hgpo.reporting.build import FIGURES, make_tables, write_figures
 from hgpo.reporting.collect import load_results
 from hgpo.reporting.curves import training_curves
 from hgpo.reporting.expected import expected_figures, expected_tables
-from hgpo.reporting.figure import seed_interval
+from hgpo.reporting.figure import seed_range
 from hgpo.reporting.outcomes import domains, task_types, time_breakdown
 
 
@@ -116,5 +116,5 @@ def test_shares_of_the_estimator_stand_beside_their_own_bars(uneven):
     assert webshop == {"gigpo, K=2", "hgpo_flat, K=2"}
 
 
-def test_interval_of_two_seeds_is_their_range():
-    assert seed_interval([1.0, 3.0]) == (1.0, 3.0)
+def test_bands_are_the_range_of_the_training_seeds():
+    assert seed_range([2.0, 1.0, 3.0, 1.5]) == (1.0, 3.0)

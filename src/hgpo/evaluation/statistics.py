@@ -6,9 +6,11 @@ evaluation seeds E, tasks T): success as 0/1, or the task score in [0, 1].
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ class Summary:
     """A cell in numbers, in the unit of the outcomes. sd is NaN where there are fewer than two seeds.
 
     mean: over everything. sd_evaluation: between evaluation seeds (ddof 1), averaged over training seeds, as in the
-    paper. sd_training: between training seeds (ddof 1) of their means. low, high: bootstrap interval of the mean.
+    paper. sd_training: between training seeds (ddof 1) of their means. low, high: 95 % interval of the mean.
     iqm: interquartile mean over tasks of the mean over seeds.
     """
 
@@ -43,7 +45,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """`effect` = mean(first) − mean(second), with its paired bootstrap interval."""
+    """`effect` = mean(first) − mean(second), with its paired 95 % interval."""
 
     effect: float
     low: float
@@ -54,9 +56,9 @@ class Difference:
 class Comparison:
     """A difference and its test.
 
-    p: two-sided paired permutation test over tasks. detectable: the smallest difference that a paired t-test at
-    level 0.05 finds on this many tasks with power 0.8, given the spread of the differences seen; NaN where no task
-    differs.
+    p: two-sided paired permutation test over tasks; with several training seeds the larger one of it and of a t-test
+    over tasks and training seeds. detectable: the smallest difference that the t-test at level 0.05 finds with power
+    0.8, given the spread seen; NaN where nothing differs.
     """
 
     difference: Difference
@@ -65,11 +67,10 @@ class Comparison:
     tasks: int
 
 
-def summarise(outcomes: Array, strata: Sequence[str], seed: int, *keys: int | str) -> Summary:
-    """Describes one cell. strata: the task type of each task. (seed, keys): the streams of the resampling."""
+def summarise(outcomes: Array, strata: Sequence[str], seed: int) -> Summary:
+    """Describes one cell. strata: the task type of each task. seed: of the stream of the resampling."""
     s, e, t = outcomes.shape
-    replicates = _replicates(outcomes, _task_counts(tuple(strata), seed), seed, "first", *keys)
-    low, high = _interval(replicates)
+    low, high = _interval((outcomes,), strata, seed, 0.0)
     return Summary(
         mean=float(outcomes.mean()),
         sd_evaluation=float(outcomes.mean(axis=2).std(axis=1, ddof=1).mean()) if e > 1 else float("nan"),
@@ -83,38 +84,48 @@ def summarise(outcomes: Array, strata: Sequence[str], seed: int, *keys: int | st
     )
 
 
-def difference(first: Array, second: Array, strata: Sequence[str], seed: int, *keys: int | str) -> Difference:
+def difference(first: Array, second: Array, strata: Sequence[str], seed: int) -> Difference:
     """mean(first) − mean(second) over the same tasks in the same order (the numbers of seeds may differ)."""
-    tasks = _task_counts(tuple(strata), seed)
-    replicates = _replicates(first, tasks, seed, "first", *keys) - _replicates(second, tasks, seed, "second", *keys)
-    return Difference(float(first.mean() - second.mean()), *_interval(replicates))
+    low, high = _interval((first, second), strata, seed, -1.0)
+    return Difference(float(first.mean() - second.mean()), low, high)
 
 
 def compare(first: Array, second: Array, strata: Sequence[str], seed: int, *keys: int | str) -> Comparison:
-    """The difference of two cells on the same tasks, tested over tasks."""
+    """The difference of two cells on the same tasks, and whether it could be chance.
+
+    (seed, keys): the stream of the permutations.
+    """
     a, b = first.mean(axis=(0, 1)), second.mean(axis=(0, 1))
-    test = stats.permutation_test(
-        (a, b),
-        lambda x, y, axis: np.mean(x - y, axis=axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=RESAMPLES - 1,
-        batch=1000,
-        rng=stream(seed, "bootstrap", "permutation", *keys),
-    )
-    found = difference(first, second, strata, seed, *keys)
-    return Comparison(found, float(test.pvalue), detectable_difference(a - b), len(a))
+    found, error = difference(first, second, strata, seed), _standard_error((first, second), strata)
+    p = 1.0
+    if len(a) > 1:
+        test = stats.permutation_test(
+            (a, b),
+            lambda x, y, axis: np.mean(x - y, axis=axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=RESAMPLES - 1,
+            batch=1000,
+            rng=stream(seed, "bootstrap", "permutation", *keys),
+        )
+        p = float(test.pvalue)
+    if not _several((first, second)):
+        return Comparison(found, p, detectable_difference(*_plain_error(a - b)), len(a))
+    if error.size:
+        p = max(p, 2 * float(stats.t.sf(abs(found.effect) / error.size, error.freedom)))
+    return Comparison(found, p, detectable_difference(error.size, error.freedom), len(a))
 
 
-def detectable_difference(differences: Array, level: float = 0.05, power: float = 0.8) -> float:
-    """The mean difference that a two-sided paired t-test over these tasks would find with `power` at `level`."""
+def detectable_difference(error: float, freedom: float, level: float = 0.05, power: float = 0.8) -> float:
+    """The difference that a two-sided t-test with this standard error and these degrees of freedom finds with `power`
+    at `level`; NaN without an error or a degree of freedom."""
     from statsmodels.stats.power import TTestPower
 
-    spread = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0
-    if spread == 0.0:
+    if not error > 0 or not freedom > 0:
         return float("nan")
-    effect = TTestPower().solve_power(nobs=len(differences), alpha=level, power=power, alternative="two-sided")
-    return float(np.squeeze(effect)) * spread
+    nobs = freedom + 1
+    effect = TTestPower().solve_power(nobs=nobs, alpha=level, power=power, alternative="two-sided")
+    return float(np.squeeze(effect)) * math.sqrt(nobs) * error
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -139,22 +150,60 @@ def _task_counts(strata: tuple[str, ...], seed: int) -> Array:
     return counts
 
 
-def _replicates(outcomes: Array, tasks: Array, seed: int, role: str, *keys: int | str) -> Array:
-    """Means of the replicates, shape (RESAMPLES,).
+def _several(cells: Sequence[Array]) -> bool:
+    """Whether a cell has several training seeds, so that it is known how far another run would end from these."""
+    return any(cell.shape[0] > 1 for cell in cells)
 
-    A drawn task brings its outcomes under all evaluation seeds: they are a fixed stratum, the task is the unit. With
-    several training seeds these are drawn as well, so that the interval holds for another training run too.
+
+def _interval(cells: Sequence[Array], strata: Sequence[str], seed: int, least: float) -> tuple[float, float]:
+    """95 % interval of the mean of one cell, or of the first minus the second; between `least` and 1.
+
+    With one training seed percentiles of a bootstrap over tasks: a drawn task brings its outcomes under all evaluation
+    seeds, which are a fixed stratum. With several, Student's interval of `_standard_error`, which holds for another
+    training run, too: percentiles of two or three seeds drawn again would be far too narrow.
     """
-    s, _, t = outcomes.shape
-    by_seed = outcomes.mean(axis=1) @ tasks.T / t  # (S, RESAMPLES)
-    if s == 1:
-        return by_seed[0]
-    draw = stream(seed, "bootstrap", "training seeds", role, *keys)
-    weights = draw.multinomial(s, np.full(s, 1 / s), size=RESAMPLES) / s
-    return np.einsum("rs,sr->r", weights, by_seed)
-
-
-def _interval(replicates: Array) -> tuple[float, float]:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(replicates, [tail, 1 - tail])
+    by_task = _by_task(cells)
+    if not _several(cells):
+        replicates = _task_counts(tuple(strata), seed) @ by_task / len(by_task)
+        low, high = np.quantile(replicates, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    else:
+        error = _standard_error(cells, strata)
+        half = error.size * float(stats.t.ppf((1 + CONFIDENCE) / 2, error.freedom)) if error.size else 0.0
+        low, high = max(least, by_task.mean() - half), min(1.0, by_task.mean() + half)
     return float(low), float(high)
+
+
+def _by_task(cells: Sequence[Array]) -> Array:
+    """Each task's mean over all seeds, of the first cell minus that of the second, if there is one."""
+    means = [cell.mean(axis=(0, 1)) for cell in cells]
+    return means[0] - means[1] if len(means) > 1 else means[0]
+
+
+class _Error(NamedTuple):
+    """A standard error and its degrees of freedom."""
+
+    size: float
+    freedom: float
+
+
+def _standard_error(cells: Sequence[Array], strata: Sequence[str]) -> _Error:
+    """Of the mean or the paired difference over tasks (stratified) and over each cell's training seeds.
+
+    The variances of the tasks and of each cell's seeds are independent and add up; the degrees of freedom are those of
+    Welch and Satterthwaite.
+    """
+    by_task, labels = _by_task(cells), np.asarray(strata)
+    groups = [by_task[labels == label] for label in np.unique(labels)]
+    tasks = sum(len(g) * g.var(ddof=1) for g in groups if len(g) > 1) / len(by_task) ** 2
+    parts = [(tasks, len(by_task) - len(groups))]
+    parts += [(c.mean(axis=(1, 2)).var(ddof=1) / len(c), len(c) - 1) for c in cells if len(c) > 1]
+    parts = [(float(variance), n) for variance, n in parts if variance > 0]
+    total = sum(variance for variance, _ in parts)
+    freedom = total**2 / sum(variance**2 / n for variance, n in parts) if parts else math.nan
+    return _Error(math.sqrt(total), freedom)
+
+
+def _plain_error(differences: Array) -> _Error:
+    """Of the mean of the tasks' differences."""
+    n = len(differences)
+    return _Error(float(np.std(differences, ddof=1)) / math.sqrt(n) if n > 1 else 0.0, n - 1)

@@ -32,7 +32,7 @@ def type_outcomes(results: Results, environment: str) -> pd.DataFrame:
             cell = group[(group["method"] == method) & (group["history"] == history)]
             for kind, part in [*cell.groupby("task_type"), ("all", cell)]:
                 won, types = outcomes(part)
-                found = summarise(won, types, 0, str(model), environment, str(split), method, history, str(kind))
+                found = summarise(won, types, 0)
                 rows.append(
                     {"model": model, "environment": environment, "split": split, "method": method}
                     | {"history": history, "type": kind}

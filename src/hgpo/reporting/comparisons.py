@@ -1,4 +1,4 @@
-"""HGPO against every other method: effect, interval, test, and what the panel could have shown."""
+"""One method against every other: effect, interval, test, and what the panel could have shown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hgpo.reporting.table import Table, points
 
 CAPTION = (
     "Difference in success, first method minus second, in percentage points on the same tasks, with its 95 % paired "
-    "stratified bootstrap interval; p: two-sided paired permutation test over tasks (each task averaged over its "
-    "seeds), Holm: corrected over all rows. Detectable: the smallest difference that a paired test on this many tasks "
-    "finds with power 0.8 at level 0.05."
+    "stratified interval; p: two-sided paired permutation test over tasks (each task averaged over its seeds), and "
+    "with several training seeds over these, too; Holm: corrected over all rows. Detectable: the smallest difference "
+    "that the test finds with power 0.8 at level 0.05."
 )
 
 
 def comparisons_table(results: Results) -> Table:
-    """A row for each model, environment, split and K, and each method beside HGPO."""
+    """A row for each model, environment, split and K, and each method beside the first: HGPO, if it ran."""
     rows: list[dict[str, Any]] = []
     for (model, environment, split, history), group in results.frame.groupby(
         ["model", "environment", "split", "history"], sort=False
@@ -41,16 +41,18 @@ def comparisons_table(results: Results) -> Table:
                 | {"n_training_seeds_first": a.shape[0], "n_training_seeds_second": b.shape[0]}
             )
     if not rows:
-        raise NotMeasured("HGPO and another method were not both evaluated at the same K")
+        raise NotMeasured("no two methods were evaluated at the same K")
     data = pd.DataFrame(rows)
     data.insert(data.columns.get_loc("p") + 1, "p_holm", holm(data["p"].tolist()))
-    return Table("comparisons", "HGPO against the other methods", CAPTION, _display(data), data, _notes(results, data))
+    title = "HGPO against the other methods" if set(data["first"]) == {"hgpo"} else "Methods against each other"
+    return Table("comparisons", title, CAPTION, _display(data), data, _notes(results, data))
 
 
 def reference_method(results: Results, ran: list[str]) -> str | None:
-    """The method called `hgpo`, else the first one with that estimator."""
-    own = [m for m in ran if m not in (WARM_START, *BASELINES) and results.estimator(m) == "hgpo"]
-    return "hgpo" if "hgpo" in own else next(iter(own), None)
+    """The method called `hgpo`, else the first one with that estimator, else the first that was trained."""
+    trained = [m for m in ran if m not in (WARM_START, *BASELINES)]
+    own = [m for m in trained if results.estimator(m) == "hgpo"]
+    return "hgpo" if "hgpo" in own else next(iter([*own, *trained]), None)
 
 
 def _display(data: pd.DataFrame) -> pd.DataFrame:
@@ -80,7 +82,7 @@ def _notes(results: Results, data: pd.DataFrame) -> list[str]:
     notes = [f"{shown} of {len(data)} differences are significant at 0.05 after Holm's correction."]
     if data[["n_training_seeds_first", "n_training_seeds_second"]].to_numpy().min() == 1:
         notes.append(
-            "Where a method has one training seed, interval and test compare two trained checkpoints, not the methods: "
-            "how much another training run would differ is not in them."
+            "Where a method has one training seed, interval, test and what is detectable are of that checkpoint, not "
+            "of the method: how much another training run would differ is not in them."
         )
     return notes + results.unfinished_notes()

@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from hgpo.reporting.collect import NotMeasured, Results
-from hgpo.reporting.figure import DASHES, colours, seed_interval
+from hgpo.reporting.figure import DASHES, colours, seed_range
 
 
 def long_metrics(results: Results, columns: list[str]) -> pd.DataFrame:
@@ -28,7 +28,8 @@ def long_metrics(results: Results, columns: list[str]) -> pd.DataFrame:
 def training_curves(results: Results) -> Figure:
     """Success of the rollouts (above) and of the validation tasks (below) over the iterations, for each environment.
 
-    Lines are means over training seeds, bands their 95 % interval. Rollout success is smoothed over iterations.
+    Lines are means over training seeds, bands reach from the lowest to the highest of them. Rollout success is smoothed
+    over iterations.
     """
     data = long_metrics(results, ["success", "validation/success"])
     if data.empty or not data["success"].notna().any():
@@ -66,7 +67,7 @@ def smoothed(data: pd.DataFrame, metric: str, smooth: bool) -> pd.DataFrame:
 
 def curve(data: pd.DataFrame, metric: str, results: Results, axis: plt.Axes) -> None:
     """Lines over iterations: colour for the method, dash for K (or, if there is one K, for the method as well), band
-    for the interval over training seeds. They mean the same in every panel: whatever ran anywhere counts."""
+    for the range of the training seeds. They mean the same in every panel: whatever ran anywhere counts."""
     methods = [m for m in results.config.matrix.methods if any(run.method == m for run in results.metrics)]
     lengths = sorted({run.history for run in results.metrics})
     styles = lengths if len(lengths) > 1 else methods
@@ -80,7 +81,7 @@ def curve(data: pd.DataFrame, metric: str, results: Results, axis: plt.Axes) -> 
         style="K" if len(lengths) > 1 else "method",
         style_order=styles,
         dashes=DASHES[: len(styles)] if len(styles) <= len(DASHES) else True,
-        errorbar=seed_interval,
+        errorbar=seed_range,
         ax=axis,
     )
 

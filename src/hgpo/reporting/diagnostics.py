@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from hgpo.reporting.collect import NotMeasured, Results
 from hgpo.reporting.curves import long_metrics, one_legend
-from hgpo.reporting.figure import DASHES, MARKERS, colours, seed_interval
+from hgpo.reporting.figure import DASHES, MARKERS, colours, seed_range
 
 ESTIMATORS = {
     "grpo": "GRPO",
@@ -56,12 +56,12 @@ def bias(results: Results) -> Figure:
             style="estimator",
             style_order=order,
             dashes=DASHES[: len(order)],
-            errorbar=seed_interval,
+            errorbar=seed_range,
             ax=axes[0][column],
         )
         share = _smooth(here, "groups/oracle_share", ["seed", "model", "method"])
         share = share.assign(share=100 * share["groups/oracle_share"])
-        sns.lineplot(data=share, x="iteration", y="share", color="0.25", errorbar=seed_interval, ax=axes[1][column])
+        sns.lineplot(data=share, x="iteration", y="share", color="0.25", errorbar=seed_range, ax=axes[1][column])
         axes[0][column].set(title=f"{environment}, K = {history}", ylabel="" if column else "bias against the oracle")
         axes[1][column].set(xlabel="training iteration", ylabel="" if column else "oracle steps (%)")
         axes[1][column].locator_params(axis="x", integer=True)
@@ -107,7 +107,7 @@ def group_levels(results: Results) -> Figure:
                 style="K",
                 markers=MARKERS[:lengths],
                 dashes=DASHES[:lengths],
-                errorbar=seed_interval,
+                errorbar=seed_range,
                 ax=axis,
             )
             axis.set(title=environment, xlabel="level k", ylabel=label, xticks=list(levels))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from hgpo.files import atomic_path
-from hgpo.streams import stream
 
 ENDINGS = ("pdf", "svg", "png")
 DASHES = ["", (4, 1.5), (1, 1), (3, 1, 1, 1), (5, 1, 1, 1, 1, 1), (2, 2)]
@@ -53,12 +52,9 @@ def markers(methods: Iterable[str]) -> dict[str, str]:
     return dict(zip(dict.fromkeys(methods), cycle(MARKERS), strict=False))
 
 
-def seed_interval(values: np.ndarray) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean over training seeds; with two or three of them, their range."""
-    sample = np.asarray(values, float)
-    means = stream(0, "bootstrap", "seed_interval").choice(sample, (1000, len(sample))).mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+def seed_range(values: Sequence[float]) -> tuple[float, float]:
+    """Lowest and highest of the training seeds: too few for an interval."""
+    return float(np.min(values)), float(np.max(values))
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -13,9 +13,9 @@ from hgpo.reporting.table import Table, interval, mean_sd, percent, points
 
 CAPTION = (
     "Success in percent: mean ± standard deviation between evaluation seeds, as in the paper; 95 % stratified "
-    "bootstrap interval over tasks within task type (and over training seeds, where there are several). Gain: "
-    "difference to the starting checkpoint in percentage points on the same tasks, with its paired bootstrap "
-    "interval. Every task is played once per evaluation seed."
+    "interval over tasks within task type (and over training seeds, where there are several). Gain: difference to the "
+    "starting checkpoint in percentage points on the same tasks, with its paired interval. Every task is played once "
+    "per evaluation seed."
 )
 
 
@@ -46,12 +46,12 @@ def ordered_cells(results: Results, group: pd.DataFrame) -> list[tuple[str, int]
 
 def _row(cell: pd.DataFrame, start: pd.DataFrame, key: tuple[str, str, str, str, int]) -> dict[str, Any]:
     won, types = outcomes(cell)
-    summary = summarise(won, types, 0, *key)
+    summary = summarise(won, types, 0)
     row: dict[str, Any] = dict(zip(["model", "environment", "split", "method", "history"], key, strict=True))
     row |= _success(summary)
     row["score"] = cell["score"].mean()
     learnt = len(start) and key[3] not in (WARM_START, *BASELINES)
-    gain = difference(won, outcomes(start)[0], types, 0, *key) if learnt else None
+    gain = difference(won, outcomes(start)[0], types, 0) if learnt else None
     row |= _gain(gain)
     row["steps"] = cell["steps"].mean()
     row["invalid_share"] = cell["invalid_actions"].sum() / max(1, cell["steps"].sum())
@@ -113,6 +113,9 @@ def _display(data: pd.DataFrame) -> pd.DataFrame:
                 "training seeds": trained_seeds([row["method"]], [row["n_training_seeds"]])[0],
             }
         )
+        if (data["n_training_seeds"] > 1).any():
+            spread = row["sd_training_seeds"]
+            records[-1]["± between them"] = "–" if pd.isna(spread) else percent(spread)
     return pd.DataFrame(records)
 
 
@@ -122,11 +125,17 @@ def _notes(results: Results, data: pd.DataFrame) -> list[str]:
     failed = int(data["failed_episodes"].sum())
     if failed:
         notes.append(f"{failed} episodes were lost to a failing environment; they count as not solved.")
+    trained = data[~data["method"].isin([WARM_START, *BASELINES])]
+    if (trained["n_training_seeds"] == 1).any():
+        notes.append(
+            "Where a method has one training seed, its intervals are of that checkpoint: how far another training run "
+            "would end from it is not in them."
+        )
     planned = len(results.config.matrix.training_seeds)
     for key, group in results.frame[results.frame["method"].isin(results.config.matrix.methods)].groupby(CELL):
-        trained = group["training_seed"].nunique()
-        if trained < planned:
-            notes.append(f"{' '.join(map(str, key[:3]))} K={key[3]}: only {trained} of {planned} training seeds.")
+        done = group["training_seed"].nunique()
+        if done < planned:
+            notes.append(f"{' '.join(map(str, key[:3]))} K={key[3]}: only {done} of {planned} training seeds.")
     tried = results.frame[results.frame["method"] == "reflexion"]
     for key, group in tried.groupby([*CELL, "split"]):
         first = (group["won"] & (group["rollout"] == 0)).mean()

@@ -13,7 +13,8 @@ from hgpo.reporting.table import Table, percent, points
 
 CAPTION = (
     "Success in percent in both results, and B minus A in percentage points on the same tasks with its 95 % paired "
-    "stratified bootstrap interval; p: two-sided paired permutation test over tasks, Holm: corrected over all rows."
+    "stratified interval; p: two-sided paired permutation test over tasks, and with several training seeds over these, "
+    "too; Holm: corrected over all rows."
 )
 KEYS = [CELL[0], CELL[1], "split", *CELL[2:]]
 
