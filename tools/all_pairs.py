@@ -3,7 +3,7 @@
 usage: python tools/all_pairs.py results/NAME
 
 `tables/comparisons` compares HGPO with each method; this adds the other pairs: `analysis/all_pairs.csv`, a row for each
-split, K and pair, with difference, paired bootstrap interval, p of the paired permutation test, p after Holm, and n.
+split, K and pair, with difference, paired interval, p, p after Holm, and n (docs/statistics.md).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpo.errors import DataError
+from hgpo.errors import ConfigError, DataError
 from hgpo.tasks import Panel, Task, build_panel, draw_tasks, load_panel, merge_panels, panel_path, save_panel
 
 
@@ -71,24 +71,35 @@ def test_merged_panels_hold_all_tasks_of_their_parts():
 PANEL = build_panel("e", "train", tasks(10), 0)
 
 
-@given(st.integers(0, 100), st.integers(0, 40), st.integers(1, 25))
+@given(st.integers(0, 100), st.integers(0, 40), st.integers(1, 10))
 def test_a_draw_depends_on_seed_and_iteration_alone(seed, iteration, count):
     drawn = draw_tasks(PANEL, seed, iteration, count)
     assert len(drawn) == count
     assert drawn == draw_tasks(PANEL, seed, iteration, count)
 
 
-@given(st.integers(0, 100), st.integers(1, 25), st.integers(0, 12), st.integers(1, 8))
+@given(st.integers(0, 100), st.integers(1, 10), st.integers(0, 12), st.integers(1, 8))
 def test_a_resumed_run_draws_what_an_unbroken_one_draws(seed, count, resume_at, more):
     unbroken = [draw_tasks(PANEL, seed, i, count) for i in range(resume_at + more)]
     assert [draw_tasks(PANEL, seed, i, count) for i in range(resume_at, resume_at + more)] == unbroken[resume_at:]
 
 
-@given(st.integers(0, 100), st.integers(1, 25))
+@given(st.integers(0, 100), st.integers(1, 10))
 def test_every_task_comes_once_before_any_comes_again(seed, count):
-    drawn = [task.id for i in range(12) for task in draw_tasks(PANEL, seed, i, count)]
+    drawn = [task.id for i in range(40) for task in draw_tasks(PANEL, seed, i, count)]
     for start in range(0, len(drawn) - 9, 10):
         assert len(set(drawn[start : start + 10])) == 10
+
+
+@given(st.integers(0, 100), st.integers(0, 60), st.integers(1, 10))
+def test_no_task_comes_twice_in_an_iteration(seed, iteration, count):
+    """Their episodes would be taken for one trajectory, with the same random numbers."""
+    assert len({task.id for task in draw_tasks(PANEL, seed, iteration, count)}) == count
+
+
+def test_more_tasks_than_there_are_cannot_be_drawn():
+    with pytest.raises(ConfigError, match="needs 11 tasks, but the panel e/train has 10"):
+        draw_tasks(PANEL, 0, 0, 11)
 
 
 @given(st.sampled_from([1, 2, 5]), st.integers(0, 20), st.permutations(tasks(10)))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hgpo.errors import DataError
+from hgpo.errors import ConfigError, DataError
 from hgpo.files import sha256_json, write_json
 from hgpo.streams import stream
 
@@ -115,17 +115,34 @@ def hold_out(panel: Panel, count: int) -> tuple[Panel, Panel | None]:
 
 
 def draw_tasks(panel: Panel, seed: int, iteration: int, count: int) -> list[Task]:
-    """The tasks of one training iteration: a function of (panel, seed, iteration, count) alone.
+    """The tasks of one training iteration, each another one: a function of (panel, seed, iteration, count) alone.
 
-    Passes over the panel in shuffled epochs, so that every task comes once before any comes again.
+    Passes over the panel in shuffled epochs, so that every task comes once before any comes again. An iteration that
+    begins in one epoch and ends in the next takes no task twice: those it has come a little later in the next epoch.
+
+    Raises ConfigError if the panel has fewer tasks than that.
     """
     size = len(panel.tasks)
-    drawn: list[Task] = []
-    position = iteration * count
-    while len(drawn) < count:
-        epoch, offset = divmod(position, size)
-        order = stream(seed, "tasks", panel.environment, panel.split, epoch).permutation(size)
-        take = order[offset : offset + count - len(drawn)]
-        drawn.extend(panel.tasks[i] for i in take)
-        position += len(take)
-    return drawn
+    if count > size:
+        raise ConfigError(
+            f"an iteration needs {count} tasks, but the panel {panel.environment}/{panel.split} has {size} to train on",
+            f"set training.tasks_per_iteration to {size} or less",
+        )
+    first, offset = divmod(iteration * count, size)
+    drawn: list[int] = []
+    order: list[int] = []
+    for epoch in range(first + 2):
+        begun = -epoch * size % count  # so many are drawn from this epoch for an iteration that began in the last one
+        last = order[size - (count - begun) :] if begun else []
+        order = _shuffled(panel, seed, epoch, begun, set(last))
+        if epoch == first:
+            drawn = order[offset : offset + count]
+    return [panel.tasks[i] for i in drawn + order[: count - len(drawn)]]
+
+
+def _shuffled(panel: Panel, seed: int, epoch: int, begun: int, had: set[int]) -> list[int]:
+    """The order of an epoch, as indices; its first `begun` are not among `had`, which come right after them."""
+    order = stream(seed, "tasks", panel.environment, panel.split, epoch).permutation(len(panel.tasks)).tolist()
+    head = [i for i in order if i not in had][:begun]
+    taken = set(head)
+    return head + [i for i in order if i not in taken]
