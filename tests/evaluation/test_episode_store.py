@@ -220,6 +220,29 @@ def test_episodes_are_missing(config):
         load_episodes([path])
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"sampling": {"temperature": 1.0, "max_tokens": 64}}, "sampling"), ({"prompt": {"template": "other"}}, "prompt")],
+)
+def test_methods_that_were_asked_in_different_ways_are_not_compared(config, change, said):
+    paths = evaluate_all(config)
+    others = [make_evaluation(config, Run("tiny", "alfworld", "grpo", 2, 0), "in_domain", seed) for seed in SEEDS]
+    assert len(load_episodes([*paths, *others]).files) == 4
+    for path in others:
+        rewrite(path, **change)
+    with pytest.raises(DataError, match=f"different evaluations of alfworld are mixed: {said} is"):
+        load_episodes([*paths, *others])
+
+
+def test_models_may_differ_in_precision(config):
+    paths = evaluate_all(config)
+    for path in paths:
+        sampling = json.loads(pq.read_schema(path).metadata[KEY])["sampling"]
+        rewrite(path, sampling=sampling | {"dtype": "bfloat16"})
+    others = [make_evaluation(config, Run("tiny", "alfworld", "grpo", 2, 0), "in_domain", seed) for seed in SEEDS]
+    assert len(load_episodes([*paths, *others]).files) == 4
+
+
 def test_a_missing_seed(config):
     paths = evaluate_all(config)
     with pytest.raises(DataError, match="evaluation seed 456 is missing"):

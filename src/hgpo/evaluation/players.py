@@ -156,6 +156,8 @@ def _facts(
         "max_prompt_tokens": agent.max_prompt_tokens,
         "memory": agent.memory,
         "parser": agent.parser,
+        "fallback_characters": agent.fallback_characters,
+        "chat": agent.chat,
     }
     if reflection is not None:
         prompt["reflection"] = reflection.label
@@ -167,6 +169,7 @@ def _facts(
     from hgpo.rollout.policy import policy_hash
 
     assert checkpoint is not None
+    sampling |= {"dtype": model.dtype, "engine_arguments": model.engine.arguments}
     return {
         "checkpoint_hash": policy_hash(checkpoint),
         "prompt": prompt,

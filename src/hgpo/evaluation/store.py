@@ -19,12 +19,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hgpo.config import PROMPTED, SCRIPTED
 from hgpo.errors import DataError
 from hgpo.files import atomic_path, read_object, write_json
 from hgpo.rollout.episode import Episode
 from hgpo.tasks import Panel
 
 KEY = b"hgpo"
+OF_THE_MODEL = ("dtype", "engine_arguments")
 
 # What decides the outcome of an evaluation: must be the same in every part of it.
 IDENTITY = (
@@ -214,7 +216,8 @@ def load_episodes(
 
     Raises DataError for: no table at all; a corrupt or truncated table; a duplicated, missing or surplus episode;
     tables of one split from different panels or with different tasks; tables of one run from different checkpoints,
-    prompts or sampling; a missing or repeated evaluation seed; training seeds of a cell evaluated unevenly.
+    prompts or sampling, or of an environment's methods with different ones; a missing or repeated evaluation seed;
+    training seeds of a cell evaluated unevenly.
     """
     if not paths:
         raise DataError("no evaluation episodes were found", "run the evaluations first")
@@ -225,6 +228,7 @@ def load_episodes(
         files[path] = metadata
     _check_panels(files, panels or {})
     _check_runs(files)
+    _check_conditions(files)
     _check_seeds(files, evaluation_seeds)
     whole = pd.concat(frames, ignore_index=True)
     _check_tasks(whole, panels or {})
@@ -313,6 +317,17 @@ def _check_runs(files: dict[Path, dict[str, Any]]) -> None:
         run = "{model}/{environment}/{method}/K{history}/seed{seed}".format(**metadata["run"])
         keys = ("checkpoint_hash", "prompt", "sampling", "engine")
         _same(path, metadata, *first.setdefault(run, (path, metadata)), keys, run)
+
+
+def _check_conditions(files: dict[Path, dict[str, Any]]) -> None:
+    """What is compared was asked in the same way. Baselines have prompts of their own, models their own precision."""
+    first: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path, metadata in files.items():
+        if metadata["run"]["method"] in (*SCRIPTED, *PROMPTED):
+            continue
+        sampling = {key: value for key, value in metadata["sampling"].items() if key not in OF_THE_MODEL}
+        asked, environment = {"prompt": metadata["prompt"], "sampling": sampling}, metadata["run"]["environment"]
+        _same(path, asked, *first.setdefault(environment, (path, asked)), ("prompt", "sampling"), environment)
 
 
 def _same(
