@@ -19,8 +19,24 @@ from hgpo.training import learner as learner_module
 from hgpo.training import loss
 from hgpo.training.batches import Row, make_batch, micro_batches, padding_share
 from hgpo.training.learner import Learner, Sample
-from hgpo.training.loss import clipped_policy_loss, response_log_probs, response_mean, value_loss
+from hgpo.training.loss import clipped_policy_loss, k3, response_log_probs, response_mean, value_loss
 from hgpo.training.optimizer import Optimizer
+
+
+def test_dual_clip_bounds_the_loss_of_bad_tokens_alone():
+    old = torch.zeros(4)
+    new = torch.tensor([2.0, 0.5, 2.0, -2.0])
+    advantages = torch.tensor([-1.0, -1.0, 1.0, -1.0])
+    plain, clipped = clipped_policy_loss(new, old, advantages, 0.2)
+    dual, same = clipped_policy_loss(new, old, advantages, 0.2, dual_clip=3.0)
+    assert torch.equal(clipped, same)
+    assert plain[0] == pytest.approx(float(torch.tensor(2.0).exp())) and dual[0] == 3
+    assert torch.equal(dual[1:], plain[1:])
+
+
+def test_the_kl_term_is_finite_however_far_the_policies_are_apart():
+    far = k3(torch.tensor([-200.0, 0.0]), torch.tensor([0.0, -200.0]))
+    assert torch.isfinite(far).all() and far[0] > 1e8 and far[1] == pytest.approx(19)
 
 
 def test_clip_higher_lets_good_tokens_rise_further():

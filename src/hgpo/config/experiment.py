@@ -198,6 +198,7 @@ class Training(Settings):
     entropy_coefficient: weight of the entropy bonus.
     max_gradient_norm: longer gradients are clipped to this norm.
     clip_high: upper end of the clip range where it differs from the lower one (`clip-higher` of DAPO).
+    dual_clip: a negative advantage gives a token at most so many times its size as loss (dual-clip PPO).
     ratio: of each `token`, or of the whole response, its tokens' geometric mean (`sequence`, GSPO).
     temperature: sampling temperature of the rollouts.
     old_log_probs: of the policy that sampled: `recompute` them in the learner (exact, one more forward pass), or take
@@ -236,6 +237,7 @@ class Training(Settings):
     token_budget: Count = 16384
     clip: Annotated[float, Field(gt=0)] = 0.2
     clip_high: Annotated[float, Field(gt=0)] | None = None
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
     ratio: Literal["token", "sequence"] = "token"
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.01
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0

@@ -180,6 +180,7 @@ class Learner:
             training.clip,
             training.clip_high,
             torch.as_tensor(lengths, device=self.device) if training.ratio == "sequence" else None,
+            training.dual_clip,
         )
         if samples[0].weights is not None:
             policy = policy * self._tensor(np.concatenate([sample.weights for sample in samples]))

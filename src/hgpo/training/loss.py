@@ -80,11 +80,13 @@ def clipped_policy_loss(
     clip: float,
     clip_high: float | None = None,
     lengths: torch.Tensor | None = None,
+    dual_clip: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(loss, clipped) per token: PPO's clipped surrogate (Schulman et al. 2017, eq. 7), and where the clip acts.
 
     clip_high: upper range, if not `clip` (DAPO, Yu et al. 2025, section 3.1). lengths: of the responses, int64; given,
-    each token's ratio is that of its whole response, the geometric mean (GSPO, Zheng et al. 2025, eq. 7).
+    each token's ratio is that of its whole response, the geometric mean (GSPO, Zheng et al. 2025, eq. 7). dual_clip:
+    where the advantage is negative, the loss is at most that many times its size (Ye et al. 2020, eq. 5).
     """
     log_ratio = log_probs - old_log_probs
     if lengths is not None:
@@ -92,6 +94,8 @@ def clipped_policy_loss(
     ratio = log_ratio.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
     bounded = ratio.clamp(1 - clip, 1 + (clip if clip_high is None else clip_high))
     loss = -torch.minimum(ratio * advantages, bounded * advantages)
+    if dual_clip is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -dual_clip * advantages), loss)
     return loss, (ratio * advantages > bounded * advantages)
 
 
@@ -103,8 +107,11 @@ def response_mean(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 def k3(log_probs: torch.Tensor, reference_log_probs: torch.Tensor) -> torch.Tensor:
-    """The low-variance KL estimate k3 = r - log r - 1, r = reference / policy, per token (Schulman 2020)."""
-    difference = reference_log_probs - log_probs
+    """The low-variance KL estimate k3 = r - log r - 1, r = reference / policy, per token (Schulman 2020).
+
+    A log-ratio beyond 20 counts as 20, so that it stays finite.
+    """
+    difference = (reference_log_probs - log_probs).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     return difference.exp() - difference - 1
 
 
