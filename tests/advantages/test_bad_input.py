@@ -46,13 +46,19 @@ def test_bad_columns(change, named):
 
 @pytest.mark.parametrize(("method", "column"), [("ppo", "value"), ("dr_mas", "agent"), ("gigpo", "state")])
 def test_columns_that_a_method_needs(method, column):
-    with pytest.raises(DataError, match=column):
+    with pytest.raises(DataError, match=f"'{column}' is missing") as caught:
         advantages.compute(method, {name: values for name, values in GOOD.items() if name != column})
+    assert caught.value.hint == f"method {method} needs the column {column!r} in every row"
 
 
 def test_contexts_of_actions_need_actions():
-    with pytest.raises(DataError, match="'action'"):
+    with pytest.raises(DataError, match="'action' is missing.*\n.*context states_and_actions needs"):
         advantages.compute("hgpo", GOOD | {"action": None}, context="states_and_actions")
+
+
+def test_diagnostics_need_states():
+    with pytest.raises(DataError, match="'state' is missing.*\n.*diagnostics needs the column 'state'"):
+        advantages.diagnose(GOOD | {"state": None})
 
 
 BAD_OPTIONS = [

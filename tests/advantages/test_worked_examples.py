@@ -120,6 +120,23 @@ def test_equal_to_dictionaries_and_tuples(columns, history, alpha, normalisation
         np.testing.assert_allclose(compute(method, columns, **common, **own[method]), values, rtol=1e-6, atol=1e-6)
 
 
+@settings(max_examples=60, deadline=None)
+@given(columns=batches(), kind=st.sampled_from(["per_trajectory", "per_step"]))
+def test_rloo_leaves_out_what_it_judges(columns, kind):
+    """Invalid steps included: a step's own score, minus the mean of all others' of its task."""
+    values = compute("rloo", columns, episode_score=kind, invalid_penalty=0.25)
+    scores, first = plain.scores(columns, 0.25), {}
+    for row, trajectory in enumerate(zip(columns["task"], columns["trajectory"], strict=True)):
+        first.setdefault(trajectory, row)
+    for row, trajectory in enumerate(zip(columns["task"], columns["trajectory"], strict=True)):
+        if kind == "per_step":
+            others = [s for j, s in enumerate(scores) if j != row and columns["task"][j] == trajectory[0]]
+        else:
+            others = [scores[j] for key, j in first.items() if key != trajectory and key[0] == trajectory[0]]
+        expected = scores[row] - (sum(others) / len(others) if others else 0.0)
+        np.testing.assert_allclose(values[row], expected, rtol=1e-9, atol=1e-9)
+
+
 @settings(max_examples=40, deadline=None)
 @given(columns=batches())
 def test_one_level_is_the_step_part_of_gigpo(columns):

@@ -57,9 +57,10 @@ class Steps:
     def has(self, name: str) -> bool:
         return self._columns.get(name) is not None
 
-    def require(self, name: str) -> None:
-        """Raises DataError if column `name` is missing."""
-        self._column(name)
+    def require(self, name: str, user: str) -> None:
+        """Raises DataError if column `name`, which `user` needs, is missing."""
+        if not self.has(name):
+            raise DataError(self._missing(name), f"{user} needs the column {name!r} in every row")
 
     def rows(self, values: np.ndarray) -> np.ndarray:
         """`values` of the steps, shape (n,), in the order of the rows given."""
@@ -101,11 +102,11 @@ class Steps:
 
     def _column(self, name: str) -> Any:
         if not self.has(name):
-            raise DataError(
-                f"column {name!r} is missing; the columns are {', '.join(map(str, self._columns)) or 'none'}",
-                hint="every row is one step with task, trajectory, state and reward",
-            )
+            raise DataError(self._missing(name), "every row is one step with task, trajectory and reward")
         return self._columns[name]
+
+    def _missing(self, name: str) -> str:
+        return f"column {name!r} is missing; the columns are {', '.join(map(str, self._columns)) or 'none'}"
 
     def _check_lengths(self) -> None:
         lengths = {}

@@ -21,7 +21,7 @@ from hgpo.advantages.options import ContextOptions, episode_score, option
 from hgpo.advantages.registry import estimator
 from hgpo.advantages.returns import step_returns
 from hgpo.advantages.similarity import merged_states
-from hgpo.advantages.statistics import ascending, describe, normalise
+from hgpo.advantages.statistics import LARGEST, ascending, describe, normalise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,4 +42,4 @@ def gigpo(steps: Steps, options: GigpoOptions) -> np.ndarray:
         step[level.steps] = normalise(values, level.codes, found, options.normalisation)
         step[level.steps[level.size[level.codes] < options.min_group_size]] = 0.0
     episode = episode_advantage(steps, options.invalid_penalty, options.normalisation, options.episode_score)
-    return episode + options.step_weight * step
+    return np.clip(episode + options.step_weight * step, -LARGEST, LARGEST)

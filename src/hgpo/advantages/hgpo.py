@@ -24,7 +24,7 @@ from hgpo.advantages.options import ContextOptions, option
 from hgpo.advantages.registry import estimator
 from hgpo.advantages.returns import step_returns
 from hgpo.advantages.similarity import merged_states
-from hgpo.advantages.statistics import EPSILON, Groups, ascending, describe, normalise
+from hgpo.advantages.statistics import EPSILON, LARGEST, Groups, ascending, describe, normalise
 from hgpo.errors import ConfigError
 
 OFFSET = {"paper": 1.0, "upstream": 2.0}
@@ -66,12 +66,15 @@ class LevelAdvantage:
 def hgpo(steps: Steps, options: HgpoOptions) -> np.ndarray:
     """Advantage of each step, shape (n,), float64."""
     returns = step_returns(steps, options.gamma, options.invalid_penalty)
-    return aggregate(steps, returns, level_advantages(steps, returns, options), options)
+    found = aggregate(steps, returns, level_advantages(steps, returns, options), options)
+    return np.clip(found, -LARGEST, LARGEST)  # the last bit of an average of the largest numbers
 
 
 def level_advantages(steps: Steps, returns: np.ndarray, options: HgpoOptions) -> Iterator[LevelAdvantage]:
     """A_k for k = 0..K; groups below `min_group_size` have advantage 0."""
     states = merged_states(steps, options.similarity)
+    if options.context == "states_and_actions":
+        steps.require("action", "context states_and_actions")
     for level in context_groups(steps, states, options.history, options.context, ascending(returns)):
         values = returns[level.steps]
         groups = describe(values, level.codes, level.count, ddof=0)

@@ -26,7 +26,7 @@ Function = Callable[[Steps, Any], np.ndarray]
 
 @dataclass(frozen=True)
 class Estimator:
-    """`function(steps, options)` returns one advantage per step, shape (n,), float64, in the layout of `steps`."""
+    """`function(steps, options)` returns a finite advantage per step, shape (n,), float64, in the layout of `steps`."""
 
     name: str
     options: type
@@ -36,18 +36,43 @@ class Estimator:
 
 
 _ESTIMATORS: dict[str, Estimator] = {}
+KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 
 def estimator(
     name: str, options: type, columns: tuple[str, ...] = (), compares: str = "task"
 ) -> Callable[[Function], Function]:
-    """Declares the decorated function to be the estimator `name` with the options dataclass `options`."""
+    """Declares the decorated function to be the estimator `name` with the options dataclass `options`.
+
+    Raises ConfigError if another function has that name, or if an option was not declared with `option(...)`.
+    """
 
     def declare(function: Function) -> Function:
+        _check_declaration(name, options, function)
         _ESTIMATORS[name] = Estimator(name, options, function, columns, compares)
         return function
 
     return declare
+
+
+def _check_declaration(name: str, options: type, function: Function) -> None:
+    here = f"{function.__module__}.{function.__qualname__}"
+    if name in _ESTIMATORS:
+        other = _ESTIMATORS[name].function
+        there = f"{other.__module__}.{other.__qualname__}"
+        if there != here:  # the same again is a module loaded anew
+            raise ConfigError(f"there are two estimators {name!r}: {there} and {here}", "give one of them another name")
+    if "__dataclass_fields__" not in vars(options):
+        raise ConfigError(
+            f"estimator {name!r}: {options.__name__} is not a dataclass",
+            "put @dataclass(frozen=True, kw_only=True) on it",
+        )
+    for field in dataclasses.fields(options):
+        if "choices" not in field.metadata or type(field.default) not in KINDS:
+            raise ConfigError(
+                f"estimator {name!r}: {options.__name__}.{field.name} does not say what it allows",
+                f"declare it with option(...) and a default that is {', '.join(KINDS.values())}",
+            )
 
 
 @cache
@@ -120,7 +145,7 @@ def _checked(field: dataclasses.Field, value: Any) -> Any:
 def _allowed(field: dataclasses.Field) -> str:
     if choices := field.metadata["choices"]:
         return "one of " + ", ".join(map(repr, choices))
-    kind = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}[type(field.default)]
+    kind = KINDS[type(field.default)]
     low, high = field.metadata["minimum"], field.metadata["maximum"]
     bounds = [f">= {low}"] * (low is not None) + [f"<= {high}"] * (high is not None)
     return kind + (" " + " and ".join(bounds) if bounds else "")
