@@ -198,3 +198,17 @@ def test_a_path_that_cannot_be_used_is_one_message(tmp_path, capsys):
         main(["config", "check", str(tmp_path / "file" / "config.yaml")])
     assert left.value.code == 1
     assert "config.yaml cannot be used: Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["verify", "--config"], ["doctor", "--use", "base", "--config"], ["config", "check"]]
+)
+def test_a_folder_in_place_of_a_configuration_is_answered_with_the_file(command, tmp_path, capsys):
+    def said() -> str:
+        with pytest.raises(SystemExit):
+            main([*command, str(tmp_path)])
+        return capsys.readouterr().err
+
+    assert f"{tmp_path} cannot be used: Is a directory\n  mend: name a file in this directory" in said()
+    (tmp_path / "config.yaml").write_text("")
+    assert f"mend: name a file, e.g. {tmp_path}/config.yaml" in said()

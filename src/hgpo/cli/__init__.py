@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> Any:
             and (isinstance(error, UNUSABLE) or error.errno == errno.EROFS)
         ):
             click.secho(f"hgpo: {error.filename} cannot be used: {error.strerror}", err=True, fg="red")
-            click.secho("  mend: check this path and its rights; what was finished is kept", err=True)
+            click.secho(f"  mend: {_mend(error)}", err=True)
             sys.exit(1)
         if isinstance(error, ModuleNotFoundError) and not (error.name or "hgpo").startswith("hgpo"):
             click.secho(f"hgpo: the package {error.name} is not installed", err=True, fg="red")
@@ -104,6 +104,14 @@ def main(arguments: list[str] | None = None) -> Any:
         click.secho("  mend: free space, or set `results` and `data.directory` to a larger disk; what was", err=True)
         click.secho("  finished is kept, run the same command again to go on", err=True)
         sys.exit(1)
+
+
+def _mend(error: OSError) -> str:
+    """What to do about a path that cannot be used."""
+    if not isinstance(error, IsADirectoryError):
+        return "check this path and its rights; what was finished is kept"
+    inside = os.path.join(error.filename, "config.yaml")
+    return "name a file" + (f", e.g. {inside}" if os.path.exists(inside) else " in this directory")
 
 
 def disk_is_full(error: BaseException | None) -> bool:
