@@ -238,6 +238,7 @@ def make_episode(run: Run, task: Task, split: str, seed: int, length: int = 3) -
     steps[-1].reward = 10.0 if won else 0.0
     if run.environment == "webshop" and score > 0:
         steps[-1].action = "click[buy now]"
+        steps[-1].admissible += ("click[buy now]",)
     return Episode(task.id, task.type, 0, task.goal, steps, won=won, score=score)
 
 

@@ -4,16 +4,19 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
-from fake_results import make_config, make_evaluation, make_panels, make_training
+from fake_results import make_config, make_evaluation, make_panels, make_step, make_training, metadata, panel_of
 
 from hgpo.config import Run, load_config
 from hgpo.errors import DataError
-from hgpo.reporting.breakdowns import type_tables, webshop_table
+from hgpo.evaluation.baselines import Trials
+from hgpo.evaluation.store import EpisodeStore
+from hgpo.reporting.breakdowns import _share_bought, type_tables, webshop_table
 from hgpo.reporting.build import make_tables, write_tables
 from hgpo.reporting.collect import NotMeasured, load_results
 from hgpo.reporting.comparisons import comparisons_table
@@ -21,6 +24,7 @@ from hgpo.reporting.paper import paper_table, reported
 from hgpo.reporting.results import results_table
 from hgpo.reporting.table import Table, latex, markdown, webpage, write
 from hgpo.reporting.training import PHASES, ablation_table, cost_table
+from hgpo.rollout.episode import Episode
 from hgpo.tasks import load_panel
 
 
@@ -193,6 +197,31 @@ def test_webshop_counts_purchases_from_the_actions(loaded):
     data = webshop_table(loaded).data
     assert (data["purchases"] >= data["success"]).all() and (data["score"] >= data["success"]).all()
     assert (data["purchases"] > 0).all()
+
+
+def test_a_purchase_counts_once_a_task_and_only_where_it_was_possible(tmp_path):
+    matrix = {"models": ["tiny"], "environments": ["webshop"], "methods": ["hgpo"], "history": [2]}
+    config = load_config(make_config(tmp_path, matrix=matrix))
+    make_panels(config, "webshop", 3)
+    run = Run("tiny", "webshop", "reflexion", 2, 0)
+    stored = metadata(config, run, "test", 123)
+
+    def episode(task, rollout: int, action: str, offered: str) -> Episode:
+        step = replace(make_step("fridge 1", 0), action=action, admissible=(offered,))
+        return Episode(task.id, task.type, rollout, task.goal, [step])
+
+    buy, search = "click[buy now]", "search[<your query>]"
+    plan = [
+        [(buy, buy), (buy, buy), ("Click[Buy Now] ", buy)],  # bought in every trial, the last included: one purchase
+        [(buy, buy), (search, search)],  # bought before its last trial
+        [(buy, search)],  # said so where nothing could be bought
+    ]
+    store = EpisodeStore(run.episodes(config, "test", 123), stored)
+    for task, trials in zip(panel_of(config, run, "test").tasks, plan, strict=True):
+        made = [episode(task, number, *trial) for number, trial in enumerate(trials)]
+        store.append([Trials(**vars(made[-1]), trials=made)], wall_s=0.5)
+    store.finish()
+    assert _share_bought(store.path, 3) == 1 / 3
 
 
 def test_the_papers_numbers_stand_beside_ours(loaded):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 from hgpo.evaluation.statistics import summarise
 from hgpo.evaluation.store import load_steps, steps_path
@@ -123,6 +124,10 @@ def _share_bought(path: Path, tasks: int) -> float | None:
     steps = steps_path(path)
     if not steps.exists():
         return None
+    played = pq.read_table(path, columns=["task", "rollout"]).to_pylist()
+    last = {f"{row['task']}#{row['rollout']}" for row in played}  # the trial of a task that its outcome is of
     table = load_steps(path)
-    buys = table["action"].str.strip().str.lower() == "click[buy now]"
-    return table.loc[buys, "trajectory"].nunique() / tasks
+    table = table[table["trajectory"].isin(last)]
+    actions = table["action"].str.strip().str.lower()
+    buys = [a == "click[buy now]" and a in offered for a, offered in zip(actions, table["admissible"], strict=True)]
+    return table.loc[buys, "task"].nunique() / tasks
