@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from hgpo import advantages
+from hgpo.advantages.registry import get
 from hgpo.errors import ConfigError, DataError
 
 GOOD = {
@@ -44,7 +45,10 @@ def test_bad_columns(change, named):
     assert all(text in caught.value.message for text in named), caught.value.message
 
 
-@pytest.mark.parametrize(("method", "column"), [("ppo", "value"), ("dr_mas", "agent"), ("gigpo", "state")])
+NEEDED = [(method, column) for method in advantages.methods() for column in get(method).columns]
+
+
+@pytest.mark.parametrize(("method", "column"), NEEDED)
 def test_columns_that_a_method_needs(method, column):
     with pytest.raises(DataError, match=f"'{column}' is missing") as caught:
         advantages.compute(method, {name: values for name, values in GOOD.items() if name != column})

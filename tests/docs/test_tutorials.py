@@ -32,16 +32,17 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def follow(page: str, project: Path) -> int:
-    """Does what the page says, in `project`; returns how many outputs were compared."""
+def run(project: Path, *command: str, text: str | None = None) -> str:
+    """What a command prints that is run in `project`."""
     path = f"{project / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "PATH": path}
+    done = subprocess.run(command, cwd=project, env=environment, input=text, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
-    def run(*command: str, text: str | None = None) -> str:
-        done = subprocess.run(command, cwd=project, env=environment, input=text, capture_output=True, text=True)
-        assert done.returncode == 0, f"{page}: {command[-1]}\n{done.stdout}{done.stderr}"
-        return done.stdout
 
+def follow(page: str, project: Path) -> int:
+    """Does what the page says, in `project`; returns how many outputs were compared."""
     printed, compared = None, 0
     for kind, title, body in BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
         before, printed = printed, None
@@ -49,11 +50,11 @@ def follow(page: str, project: Path) -> int:
             (project / title).parent.mkdir(parents=True, exist_ok=True)
             (project / title).write_text(body, encoding="utf-8")
         elif kind == "diff":
-            run("patch", "-p1", "--batch", text=body)
+            run(project, "patch", "-p1", "--batch", text=body)
         elif kind == "bash":
-            printed = run("bash", "-euo", "pipefail", "-c", body)
+            printed = run(project, "bash", "-euo", "pipefail", "-c", body)
         elif kind == "python":
-            run(sys.executable, "-c", body)
+            run(project, sys.executable, "-c", body)
         elif kind == "text" and before is not None:
             assert before == body, page
             compared += 1
@@ -66,3 +67,16 @@ def follow(page: str, project: Path) -> int:
 )
 def test_a_tutorial_does_what_it_says(page: str, outputs: int, project: Path) -> None:
     assert follow(page, project) == outputs
+
+
+@pytest.mark.parametrize(
+    ("page", "config", "environment"),
+    [("add-an-estimator.md", "median", "alfworld"), ("add-an-environment.md", "corridor", "corridor")],
+)
+def test_the_configuration_of_a_tutorial_trains(page: str, config: str, environment: str, project: Path) -> None:
+    follow(page, project)
+    common = ["--config", f"config/{config}.yaml", "--environment", environment]
+    assert "runs" in run(project, "hgpo", "config", "check", common[1])
+    run(project, "hgpo", "prepare-data", *common)
+    for command in ("warm-start", "train --method hgpo --seed 0"):
+        run(project, "hgpo", *command.split(), *common, "--model", "tiny", "--history", "2")
