@@ -52,16 +52,16 @@ NEEDED = [(method, column) for method in advantages.methods() for column in get(
 def test_columns_that_a_method_needs(method, column):
     with pytest.raises(DataError, match=f"'{column}' is missing") as caught:
         advantages.compute(method, {name: values for name, values in GOOD.items() if name != column})
-    assert caught.value.hint == f"method {method} needs the column {column!r} in every row"
+    assert caught.value.hint == f"give every row the column {column!r}, needed by method {method}"
 
 
 def test_contexts_of_actions_need_actions():
-    with pytest.raises(DataError, match="'action' is missing.*\n.*context states_and_actions needs"):
+    with pytest.raises(DataError, match="'action' is missing.*\n.*needed by context states_and_actions"):
         advantages.compute("hgpo", GOOD | {"action": None}, context="states_and_actions")
 
 
 def test_diagnostics_need_states():
-    with pytest.raises(DataError, match="'state' is missing.*\n.*diagnostics needs the column 'state'"):
+    with pytest.raises(DataError, match="'state' is missing.*\n.*the column 'state', needed by the diagnostics"):
         advantages.diagnose(GOOD | {"state": None})
 
 

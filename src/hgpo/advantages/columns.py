@@ -60,7 +60,7 @@ class Steps:
     def require(self, name: str, user: str) -> None:
         """Raises DataError if column `name`, which `user` needs, is missing."""
         if not self.has(name):
-            raise DataError(self._missing(name), f"{user} needs the column {name!r} in every row")
+            raise DataError(self._missing(name), f"give every row the column {name!r}, needed by {user}")
 
     def rows(self, values: np.ndarray) -> np.ndarray:
         """`values` of the steps, shape (n,), in the order of the rows given."""

@@ -67,7 +67,7 @@ def diagnose(columns: Mapping[str, Any], **options: Any) -> Diagnosis:
     """
     chosen: HgpoOptions = check_options("hgpo", options)
     steps = Steps(columns)
-    steps.require("state", "the comparison of states in the diagnostics")
+    steps.require("state", "the diagnostics")
     returns = step_returns(steps, chosen.gamma, chosen.invalid_penalty)
     levels = list(level_advantages(steps, returns, chosen))
     rows = [*_group_rows(steps, levels), *_correlation_rows(steps, levels)]
