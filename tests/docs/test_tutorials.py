@@ -80,3 +80,9 @@ def test_the_configuration_of_a_tutorial_trains(page: str, config: str, environm
     run(project, "hgpo", "prepare-data", *common)
     for command in ("warm-start", "train --method hgpo --seed 0"):
         run(project, "hgpo", *command.split(), *common, "--model", "tiny", "--history", "2")
+    if environment == "corridor":  # tables of an environment that upstream doesn't have
+        one = "--method hgpo --model tiny --history 2 --training-seed 0 --split test --seed 123"
+        folder = f"results/{config}/runs/tiny/{environment}/hgpo/K2/seed0/final"
+        out = f"results/{config}/episodes/tiny/{environment}/hgpo/K2/seed0/test/seed123.parquet"
+        run(project, "hgpo", "evaluate", folder, *common, *one.split(), "--out", out)
+        assert "leakage.csv" in run(project, "hgpo", "tables", "--config", common[1])
