@@ -68,13 +68,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("iteration-*") if (path / "state.json").is_file())
 
 
-def clear_unfinished(folder: Path) -> None:
-    """Removes what processes left behind that were killed while they wrote or replaced something in `folder`."""
-    for pattern in (".*.tmp", ".*.old"):
-        for path in folder.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def find_checkpoint(
     folder: Path, identity: dict[str, Any], allow_change: bool = False
 ) -> tuple[Path, Progress, list[str]] | None:

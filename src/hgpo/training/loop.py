@@ -18,7 +18,7 @@ from hgpo.config import Config, Run
 from hgpo.envs import environment_factory
 from hgpo.envs.pool import Pool
 from hgpo.errors import EnvironmentFailure, HgpoError, Interrupted
-from hgpo.files import sha256_json, write_json
+from hgpo.files import clear_unfinished, sha256_json, write_json
 from hgpo.rollout.collector import Collector, Job
 from hgpo.rollout.episode import Episode, Step, step_columns
 from hgpo.rollout.policy import policy_hash
@@ -26,7 +26,6 @@ from hgpo.tasks import draw_tasks
 from hgpo.training.batches import Row
 from hgpo.training.checkpoint import (
     Progress,
-    clear_unfinished,
     find_checkpoint,
     list_checkpoints,
     save_checkpoint,
