@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo.errors import CheckpointError, ConfigError
-from hgpo.files import atomic_folder, json_differences, write_json
+from hgpo.files import atomic_folder, json_differences, read_object, write_json
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Progress:
 
     iteration: completed iterations. All random streams are functions of (seed, iteration), so no generator state has
     to be kept. best: iteration, success and score of the best validation so far; since: validations since then.
-    unvalidated: what was measured of the last iteration, if a signal cut its validation short; else empty.
+    unvalidated: what was measured of the last iteration, if its validation was cut short; else empty.
     """
 
     iteration: int = 0
@@ -44,6 +44,16 @@ def save_checkpoint(
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return path
+
+
+def holds_state(path: Path, progress: Progress, identity: dict[str, Any]) -> bool:
+    """Whether a checkpoint says the same as a new one would."""
+    try:
+        state = read_object(path / "state.json")
+    except (OSError, ValueError):
+        return False
+    now = json.loads(json.dumps({"progress": vars(progress), "identity": identity}))
+    return all(state.get(key) == value for key, value in now.items())
 
 
 @contextmanager

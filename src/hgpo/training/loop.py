@@ -19,6 +19,7 @@ from hgpo.envs import environment_factory
 from hgpo.envs.pool import Pool
 from hgpo.errors import EnvironmentFailure, HgpoError, Interrupted
 from hgpo.files import clear_unfinished, sha256_json, write_json
+from hgpo.progress import ERROR_STREAM
 from hgpo.rollout.collector import Collector, Job
 from hgpo.rollout.episode import Episode, Step, step_columns
 from hgpo.rollout.policy import policy_hash
@@ -27,6 +28,7 @@ from hgpo.training.batches import Row
 from hgpo.training.checkpoint import (
     Progress,
     find_checkpoint,
+    holds_state,
     list_checkpoints,
     save_checkpoint,
     written_whole,
@@ -34,7 +36,7 @@ from hgpo.training.checkpoint import (
 from hgpo.training.journal import Journal, in_words, this_process
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, open_machines
-from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise
+from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise, with_times
 from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
 from hgpo.training.signals import StopSignal
@@ -116,9 +118,10 @@ class Trainer:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.metrics = MetricsLog(plan.folder, self.progress.iteration, plan.config.tracking, plan.identity)
+        written = self.progress.iteration - bool(self.progress.unvalidated)
+        self.metrics = MetricsLog(plan.folder, written, plan.config.tracking, plan.identity)
         if lost := self.metrics.lost:
-            self.journal(f"metrics.jsonl lacks {lost} of {self.progress.iteration} iterations: figures will, too")
+            self.journal(f"metrics.jsonl lacks {lost} of {written} iterations: figures will, too")
         self.collector = Collector(
             plan.protocol,
             plan.run.history,
@@ -139,6 +142,7 @@ class Trainer:
             desc=str(self.plan.run),
             unit="iteration",
             disable=None,
+            file=ERROR_STREAM,
         )
         with bar:
             if self.progress.unvalidated:
@@ -147,6 +151,8 @@ class Trainer:
                 line = self.iterate(self.progress.iteration)
                 bar.set_postfix(success=f"{line['success']:.2f}", refresh=False)
                 bar.update()
+        if self.progress.iteration:
+            self._save()  # unless it is: a finished run may go on under a changed configuration
         self._write_final()
 
     def iterate(self, iteration: int) -> dict[str, Any]:
@@ -154,8 +160,10 @@ class Trainer:
         training, clock = self.plan.training, Clock()
         try:
             with clock("rollout"):
-                episodes = self._collect(iteration)
+                played = self._collect(iteration)
             self._leave_if_stopped()
+            failed = self._note_failures(played, f"iteration {iteration + 1}")
+            episodes = whole_groups(played)
             expect_tasks(self.pool, self.plan, iteration + 1)  # loaded while the learner works
             steps = [step for episode in episodes for step in episode.steps]
             rows = [Row(step.prompt_ids, step.response_ids) for step in steps]
@@ -177,21 +185,30 @@ class Trainer:
         if training.episodes_every and (self._is_last() or iteration % training.episodes_every == 0):
             path = self.plan.folder / "rollouts" / f"iteration-{iteration:06d}.parquet"
             save_rollouts(path, episodes, np.array([sample.advantage for sample in samples]))
-        return self._conclude({"iteration": iteration} | summarise(episodes) | learned | measured, rows, clock)
+        line = {"iteration": iteration} | summarise(episodes) | {"failed": failed}
+        return self._conclude(line | learned | measured, rows, clock)
 
     def _conclude(self, line: dict[str, Any], rows: list[Row], clock: Clock) -> dict[str, Any]:
         """Validates and saves where that is due, and writes the iteration's line of metrics.
 
-        A validation that is cut short by a signal is kept in `progress.unvalidated`, to be made up for.
+        The line of an iteration whose validation is cut short is kept in `progress.unvalidated`, with the times so far:
+        the validation is made up for.
         """
-        training, done = self.plan.training, self.progress.iteration
+        training, done, tokens = self.plan.training, self.progress.iteration, sum(map(len, rows))
+        self.progress.unvalidated = {}
         if training.validate_every and (self._is_last() or done % training.validate_every == 0):
-            self.progress.unvalidated = line
-            with clock("validation"):
-                outcome = self._validate(done - 1)
-            self._leave_if_stopped()
-            line, self.progress.unvalidated = line | outcome, {}
-        timed = line | clock.times(sum(map(len, rows)))
+            try:
+                with clock("validation"):
+                    outcome = self._validate(done - 1)
+            except HgpoError:
+                self.progress.unvalidated = with_times(line, clock.times(tokens))
+                self._save()
+                raise
+            if outcome is None:
+                self.progress.unvalidated = with_times(line, clock.times(tokens))
+                self._leave_if_stopped()
+            line = line | (outcome or {})
+        timed = with_times(line, clock.times(tokens))
         self.metrics.write(timed)
         self.journal(in_words(timed, training.iterations))
         due = training.checkpoint_every and done % training.checkpoint_every == 0
@@ -208,7 +225,15 @@ class Trainer:
         jobs, temperature = jobs_of(self.plan, iteration), self.plan.training.temperature
         keys = ("train", iteration)
         episodes = list(self.collector.collect(jobs, temperature, keys, self.plan.batch, self.stopped))
-        return episodes if self.stopped() else whole_groups(sorted(episodes, key=lambda e: e.trajectory))
+        return sorted(episodes, key=lambda e: e.trajectory)
+
+    def _note_failures(self, episodes: list[Episode], when: str) -> int:
+        """How many episodes lost their environment; the journal tells of the first."""
+        lost = [episode for episode in episodes if episode.failed]
+        if lost:
+            count = f"{len(lost)} of {len(episodes)} episodes"
+            self.journal(f"{when}: {count} lost their environment, first {lost[0].task}: {lost[0].failed}")
+        return len(lost)
 
     def _compare(
         self, episodes: list[Episode], steps: list[Step], rows: list[Row], clock: Clock
@@ -269,8 +294,11 @@ class Trainer:
                 return learned
         return learned | self.machines.learner.update(samples, seed, iteration)
 
-    def _validate(self, iteration: int) -> dict[str, float]:
-        """Plays the validation tasks; keeps the policy in `best/` if none was better before."""
+    def _validate(self, iteration: int) -> dict[str, float] | None:
+        """Plays the validation tasks; keeps the policy in `best/` if none was better before. None if it is to stop.
+
+        Episodes that lost their environment do not count. Raises EnvironmentFailure if all did.
+        """
         if self.plan.validation_panel is None:
             return {}
         jobs = [Job(task) for task in self.plan.validation_panel.tasks]
@@ -278,8 +306,12 @@ class Trainer:
         played = self.collector.collect(jobs, VALIDATION_TEMPERATURE, keys, self.plan.batch, self.stopped)
         episodes = list(played)
         if self.stopped():
-            return {}
-        outcome = summarise(episodes)
+            return None
+        self._note_failures(episodes, f"validation after iteration {iteration + 1}")
+        whole = [episode for episode in episodes if not episode.failed]
+        if not whole:
+            raise _none_played("validation task", episodes)
+        outcome = summarise(whole)
         reached = {"iteration": iteration, "success": outcome["success"], "score": outcome["score"]}
         best = self.progress.best
         if not best or (reached["success"], reached["score"]) > (best["success"], best["score"]):
@@ -307,7 +339,7 @@ class Trainer:
     def _save(self) -> None:
         folder, training = self.plan.run.checkpoint_folder(self.plan.config), self.plan.training
         newest = list_checkpoints(folder)[-1:]
-        if newest and newest[0].name == f"iteration-{self.progress.iteration:06d}":
+        if newest and holds_state(newest[0], self.progress, self.plan.identity):
             return
         save_checkpoint(folder, self.progress, self.plan.identity, training.keep_checkpoints, self.machines.write)
 
@@ -334,12 +366,17 @@ def whole_groups(episodes: list[Episode]) -> list[Episode]:
 
     Raises EnvironmentFailure if no group is left.
     """
-    lost = {episode.task: episode.failed for episode in episodes if episode.failed}
+    lost = {episode.task for episode in episodes if episode.failed}
     kept = [episode for episode in episodes if episode.task not in lost and episode.steps]
     if not kept:
-        task, reason = next(iter(lost.items()), ("none", "no episode was played"))
-        raise EnvironmentFailure(f"no task could be played; first: {task}: {reason}", "run `hgpo env check`")
+        raise _none_played("task", episodes)
     return kept
+
+
+def _none_played(what: str, episodes: list[Episode]) -> EnvironmentFailure:
+    lost = ((episode.task, episode.failed) for episode in episodes if episode.failed)
+    task, reason = next(lost, ("none", "no episode was played"))
+    return EnvironmentFailure(f"no {what} could be played; first: {task}: {reason}", "run `hgpo env check`")
 
 
 def _finish(plan: Plan, progress: Progress, wall_s: float) -> Path:
