@@ -11,7 +11,7 @@ from snakemake.utils import validate
 from snakemake_interface_executor_plugins.settings import ExecMode
 
 from hgpo.config.experiment import ENVIRONMENTS, PROMPTED, SCRIPTED, parse_config, read_yaml
-from hgpo.config.runs import Run, plan_baselines, plan_left_out, plan_runs
+from hgpo.config.runs import Run, estimator_identity, plan_baselines, plan_left_out, plan_runs
 from hgpo.errors import HgpoError
 from hgpo.files import sha256_json, write_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hgpo import advantages
-from hgpo.config import Config, Run
+from hgpo.config import Config, Run, check_run
 from hgpo.envs import environment_factory
 from hgpo.envs.pool import Pool
 from hgpo.errors import EnvironmentFailure, HgpoError, Interrupted
@@ -27,6 +27,7 @@ from hgpo.tasks import draw_tasks
 from hgpo.training.batches import Row
 from hgpo.training.checkpoint import (
     Progress,
+    claim,
     find_checkpoint,
     holds_state,
     list_checkpoints,
@@ -50,12 +51,17 @@ def train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bo
 
     Raises Interrupted (exit code 75) after saving its state when `stopped` has noted a signal, ConfigError if the
     newest checkpoint was made under another configuration and `allow_config_change` is not set, HgpoError if another
-    process trains the run.
+    process trains the run, or if its checkpoints are those of other results.
     """
-    folder = run.folder(config)
-    with _alone(run, folder):
+    check_run(config, run)
+    folder, checkpoints = run.folder(config), run.checkpoint_folder(config)
+    with ExitStack() as held:
+        held.enter_context(_alone(run, folder))
+        if not checkpoints.is_relative_to(folder):
+            held.enter_context(_alone(run, checkpoints))
+            claim(checkpoints, folder)
         journal = Journal(folder / "train.log")
-        for place in (folder, run.checkpoint_folder(config)):
+        for place in (folder, checkpoints):
             clear_unfinished(place)
         try:
             finished = _train(config, run, stopped, allow_config_change, journal)
@@ -75,7 +81,9 @@ def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: b
     for change in changes:
         journal(f"{run}: configuration changed: {change}")
     factory = environment_factory(run.environment, config.data_folder(run.environment))
-    training = plan.training
+    training, validation = plan.training, plan.validation_panel
+    if training.validate_every and (held_out := len(validation or ())) < training.validation_tasks:
+        journal(f"{run}: validates on {held_out} tasks, not {training.validation_tasks}: a fifth of the panel at most")
     with Pool(factory, workers=training.environment_workers, group_size=training.rollouts_per_task) as pool:
         expect_tasks(pool, plan, progress.iteration)  # loaded while the machines start
         with open_machines(plan, path, progress.iteration) as machines:
@@ -89,7 +97,7 @@ def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: b
 
 @contextmanager
 def _alone(run: Run, folder: Path) -> Iterator[None]:
-    """Holds the run's lock; the system frees it when this process ends, however it does."""
+    """Holds the lock of a run's folder; the system frees it when this process ends, however it does."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".train.lock", timeout=0)
     try:
