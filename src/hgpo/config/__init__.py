@@ -16,6 +16,7 @@ from hgpo.config.experiment import (
 )
 from hgpo.config.runs import (
     Run,
+    check_chat,
     check_model,
     check_run,
     estimator_identity,
@@ -38,6 +39,7 @@ __all__ = [
     "Run",
     "Training",
     "WarmStart",
+    "check_chat",
     "check_model",
     "check_run",
     "estimator_identity",

@@ -61,6 +61,15 @@ def check_model(config: Config, model: str) -> None:
         raise ConfigError(f"--model: unknown model {model!r}", f"name one of {', '.join(sorted(config.models))}")
 
 
+def check_chat(config: Config, model: str, environment: str) -> None:
+    """Raises ConfigError if a model that is made here is to be asked through a chat template: it has none."""
+    if config.models[model].source == "embedded" and config.environment(environment).agent.chat:
+        raise ConfigError(
+            f"environments.{environment}.agent.chat is true, but the embedded model {model!r} has no chat template",
+            f"set environments.{environment}.agent.chat: false",
+        )
+
+
 def check_run(config: Config, run: Run) -> None:
     """Raises ConfigError if a configuration has no such model or method, or the method's options are wrong."""
     check_model(config, run.model)
