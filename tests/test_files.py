@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hgpo.files import SUMS, changed_since, files_below, read_sums, sha256_folder, write_sums
+from hgpo.files import (
+    SUMS,
+    atomic_folder,
+    changed_since,
+    clear_unfinished,
+    files_below,
+    read_sums,
+    sha256_folder,
+    write_sums,
+)
 
 NAMES = [
     b"plain",
@@ -52,3 +61,26 @@ def test_folders_that_are_links_are_entered_and_loops_end(tmp_path: Path) -> Non
     assert sha256_folder(folder) != before
     shutil.rmtree(elsewhere)
     assert files_below(folder) == [] == files_below(tmp_path / "absent")
+
+
+def test_a_folder_that_was_moved_aside_when_its_process_was_killed_comes_back(tmp_path: Path, monkeypatch) -> None:
+    target, real = tmp_path / "iteration-000002", os.replace
+    target.mkdir()
+    (target / "file").write_text("old")
+
+    class Killed(BaseException):
+        pass
+
+    def killed(source, destination):
+        if Path(destination) == target:
+            raise Killed
+        real(source, destination)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(Killed), atomic_folder(target) as temporary:
+        (temporary / "file").write_text("new")
+    monkeypatch.undo()
+    assert not target.exists()
+    clear_unfinished(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    assert (target / "file").read_text() == "old"

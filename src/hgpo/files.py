@@ -43,7 +43,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     os.chmod(temporary, 0o777 & ~_umask())
     try:
         yield temporary
-        if path.exists():
+        if path.exists():  # killed between the two, `clear_unfinished` moves the old one back
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent)) / "old"
             os.replace(path, old)
             os.replace(temporary, path)
@@ -53,6 +53,20 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def clear_unfinished(folder: str | Path) -> None:
+    """Removes what processes left behind that were killed while they wrote or replaced something in `folder`.
+
+    What was moved aside and is not yet replaced is moved back.
+    """
+    for aside in Path(folder).glob(".*.old"):
+        target = aside.with_name(aside.name[1:].rpartition(".")[0].rpartition(".")[0])
+        if (aside / "old").exists() and not target.exists():
+            os.replace(aside / "old", target)
+    for pattern in (".*.tmp", ".*.old"):
+        for left in Path(folder).glob(pattern):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -159,6 +173,13 @@ def changed_since(sums: str | Path) -> list[Path]:
     """The files that `write_sums` listed in `sums` and that are missing or have another hash now, sorted."""
     stated = {Path(sums).parent / name: digest for name, digest in read_sums(sums).items()}
     return sorted(path for path, digest in stated.items() if not path.is_file() or sha256_file(path) != digest)
+
+
+def give_usual_rights(folder: str | Path) -> None:
+    """Gives the files of a folder the rights that the umask gives to new ones."""
+    for path in Path(folder).iterdir():
+        if path.is_file():
+            os.chmod(path, 0o666 & ~_umask())
 
 
 def _umask() -> int:

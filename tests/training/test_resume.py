@@ -15,6 +15,8 @@ import torch
 from hgpo.errors import CheckpointError, ConfigError, HgpoError, Interrupted
 from hgpo.rollout.policy import load_policy
 from hgpo.rollout.transformers_engine import TransformersEngine
+from hgpo.training.loop import Trainer
+from hgpo.training.metrics import MetricsLog
 from hgpo.training.signals import StopSignal
 
 
@@ -106,7 +108,7 @@ def test_sigterm_saves_and_leaves_with_code_75(experiment, unbroken):
     assert same(experiment, unbroken)
 
 
-@pytest.mark.parametrize("looks", [1, 3, 12, 30, 45, 60])
+@pytest.mark.parametrize("looks", [1, 3, 12, 30, 45, 55])
 def test_stopped_anywhere_it_goes_on_bitwise_equal(experiment, unbroken, looks):
     """Also in the middle of a rollout, between phases, and in a validation."""
     with pytest.raises(Interrupted, match="of 3 iterations; saved"):
@@ -204,3 +206,80 @@ def test_a_run_that_another_process_trains_is_left_alone(experiment):
     assert sorted({path.name for path in folder.iterdir()} - {".train.lock"}) == before
     experiment.train()
     assert json.loads((folder / "finished.json").read_text())["hardware"]["processor"]
+
+
+def stop_in_the_first_validation(monkeypatch) -> None:
+    real, asked = Trainer._validate, []
+
+    def stopped(trainer, iteration):
+        asked.append(iteration)
+        if len(asked) == 1:
+            trainer.stopped.received = "SIGTERM"
+        return real(trainer, iteration)
+
+    monkeypatch.setattr(Trainer, "_validate", stopped)
+
+
+def test_a_validation_is_made_up_for_once_and_its_line_has_all_times(experiment, unbroken, monkeypatch):
+    stop_in_the_first_validation(monkeypatch)
+    with pytest.raises(Interrupted):
+        experiment.train()
+    state = experiment.run_folder() / "checkpoints/iteration-000002/state.json"
+    assert json.loads(state.read_text())["progress"]["unvalidated"]["iteration"] == 1
+    real = Trainer.iterate
+
+    def killed(trainer, iteration):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "iterate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.train()
+    progress = json.loads(state.read_text())["progress"]
+    assert not progress["unvalidated"] and progress["best"]["iteration"] == 1
+    monkeypatch.setattr(Trainer, "iterate", real)
+    experiment.train()
+    assert same(experiment, unbroken)
+    lines = [json.loads(line) for line in (experiment.run_folder() / "metrics.jsonl").read_text().splitlines()]
+    for line in lines[1:]:
+        phases = {key: seconds for key, seconds in line.items() if key.startswith("time/") and key != "time/total"}
+        assert {"time/rollout", "time/update", "time/validation"} <= phases.keys() and line["tokens_per_s"] > 0
+        assert line["time/total"] >= line["time/rollout"] + line["time/validation"]
+    assert "lacks" not in (experiment.run_folder() / "train.log").read_text()
+
+
+def test_a_configuration_that_was_allowed_once_is_the_runs_own(experiment):
+    experiment.train(iterations=1)
+    experiment.train(iterations=1, clip=0.3, allow=True)
+    experiment.train(iterations=1, clip=0.3)
+
+
+def test_damaged_lines_of_metrics_are_left_out(tmp_path):
+    lines = [b'{"iteration": 0}', b"5", b"\xff\xfe", b'{"iteration": "1"}', b'{"iteration": 1}', b'{"iteration": 1}']
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*lines, b'{"iteration": 3}', b'{"itera']))
+    log = MetricsLog(tmp_path, 3)
+    assert log.lost == 1 and log._board is not None
+    log.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"iteration": 0}\n{"iteration": 1}\n'
+
+
+def test_a_run_whose_reader_is_gone_saves_and_leaves_with_code_75(experiment):
+    process = subprocess.Popen(experiment.command(), stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.close()
+    while process.poll() is None and not experiment.checkpoints():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait() == 75
+    journal = (experiment.run_folder() / "train.log").read_text()
+    assert "stopped by SIGHUP" in journal
+
+
+def test_nohup_stays_in_force(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stopped:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stopped()
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -152,6 +152,17 @@ def test_what_would_count_twice_is_refused(section, key, values, said):
         ),
         ("warm_start", {"epochs": float("inf")}, "warm_start.epochs: inf is not allowed"),
         ("training", {1: 2}, "training.1: .* should be strings"),
+        (
+            "training",
+            {"learning_rate": 1e300},
+            "training.learning_rate: 1e.300 is not allowed: .*less than or equal to 1",
+        ),
+        ("training", {"learning_rate": 1e-300}, "training.learning_rate: 1e-300 is not allowed"),
+        ("training", {"clip": 1e300}, "training.clip: 1e.300 is not allowed"),
+        ("training", {"clip_high": 1e-300}, "training.clip_high: 1e-300 is not allowed"),
+        ("training", {"temperature": 1e-300}, "training.temperature: 1e-300 is not allowed"),
+        ("training", {"environment_workers": 10**6}, "training.environment_workers: 1000000 is not allowed"),
+        ("training", {"tasks_per_iteration": 10**9}, "training.tasks_per_iteration: 1000000000 is not allowed"),
     ],
 )
 def test_values_that_cannot_work_are_refused_before_any_job(section, values, said):
@@ -164,6 +175,21 @@ def test_values_that_cannot_work_are_refused_before_any_job(section, values, sai
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_the_panels_that_a_configuration_may_name_are_those_there_are(name):
     assert PANELS[name] == (*environment_package(name).SPLITS, *MERGED.get(name, {}))
+
+
+def test_an_embedded_model_without_chat_template_is_refused_before_any_job(
+    workspace: Path, snakemake: Snakemake, capsys
+):
+    body = yaml.safe_load((workspace / "config/miniature.yaml").read_text())
+    body["environments"]["alfworld"]["agent"]["chat"] = True
+    path = workspace / "config/wrong.yaml"
+    path.write_text(yaml.safe_dump(body))
+    said = "the embedded model 'tiny' has no chat template\n  mend: set environments.alfworld.agent.chat: false"
+    with pytest.raises(SystemExit) as left:
+        main(["config", "check", str(path)])
+    assert left.value.code == 2 and said in capsys.readouterr().err
+    result = snakemake("-n", "--configfile", "config/wrong.yaml")
+    assert result.returncode != 0 and "agent.chat: false" in result.stdout + result.stderr
 
 
 def test_a_key_that_is_there_twice_is_refused(tmp_path):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -132,3 +136,36 @@ def test_the_graph_can_be_drawn(snakemake: Snakemake) -> None:
     assert result.stdout.startswith("digraph")
     for stage in STAGES:
         assert f'"{stage}"' in result.stdout
+
+
+def test_an_edited_estimator_is_trained_again(workspace: Path) -> None:
+    config = load_config(ROOT / "config/miniature.yaml")
+    run = next(run for run in plan_runs(config) if run.method == "hgpo")
+    finished = workspace / run.folder(config) / "finished.json"
+    order = [config.data_folder(run.environment) / "prepared.json", config.folder / f"checks/{run.environment}.json"]
+    for path in (workspace / path for path in (*order, run.start_folder(config) / "checkpoint.json")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    shutil.copytree(ROOT / "src", workspace / "src")
+    python, command = workspace / "bin/python", workspace / "bin/hgpo"  # the rules call the one beside the other
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    command.write_text(f"#!/bin/sh\nmkdir -p {finished.parent}\necho {{}} > {finished}\n")
+    command.chmod(0o755)
+    search = os.pathsep.join([str(workspace / "src"), *(path for path in sys.path if path.endswith("site-packages"))])
+
+    def snakemake(*options: str) -> str:
+        what = [str(finished.relative_to(workspace)), "--cores", "1", "--configfile", "config/miniature.yaml", *options]
+        environment = os.environ | {"PYTHONPATH": search}
+        done = subprocess.run(
+            [str(python), "-m", "snakemake", *what], cwd=workspace, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert planned(snakemake())["train"] == 1
+    assert "Nothing to be done" in snakemake("-n")
+    with open(workspace / "src/hgpo/advantages/hgpo.py", "a") as stream:
+        stream.write("# edited\n")
+    jobs = planned(snakemake("-n"))
+    assert jobs.get("train") == 1 and "warm_start" not in jobs

@@ -11,7 +11,7 @@ from snakemake.utils import validate
 from snakemake_interface_executor_plugins.settings import ExecMode
 
 from hgpo.config.experiment import ENVIRONMENTS, PROMPTED, SCRIPTED, parse_config, read_yaml
-from hgpo.config.runs import Run, plan_baselines, plan_left_out, plan_runs
+from hgpo.config.runs import Run, check_chat, estimator_identity, plan_baselines, plan_left_out, plan_runs
 from hgpo.errors import HgpoError
 from hgpo.files import sha256_json, write_text
 
@@ -19,6 +19,8 @@ try:
     for file in workflow.configfiles:
         read_yaml(file)  # Snakemake takes the last of a key's values without a word
     CONFIG = parse_config(config, " + ".join(str(file) for file in workflow.configfiles))
+    for run in plan_runs(CONFIG):
+        check_chat(CONFIG, run.model, run.environment)
 except HgpoError as error:
     raise WorkflowError(str(error))
 

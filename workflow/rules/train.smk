@@ -55,6 +55,7 @@ rule train:
         tasks=lambda w: 0 if gpus_of(w.model) else nodes_of(w.model),
     params:
         settings=lambda w: settings_of(run_settings(w.model, w.environment, w.method, w.history)),
+        estimator=lambda w: settings_of(estimator_identity(CONFIG, w.method, w.environment, int(w.history))),
     message:
         "Train {wildcards.model} on {wildcards.environment} with {wildcards.method},"
         " K = {wildcards.history}, seed {wildcards.seed}"

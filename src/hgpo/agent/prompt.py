@@ -131,8 +131,8 @@ def uses_chat_template(tokenizer: Any, chat_template: ChatTemplate) -> bool:
     if chat_template == "required" and not has_one:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ConfigError(
-            f"the tokenizer {name} has no chat template, but chat_template is `required`",
-            "use an instruction-tuned model, or set chat_template to `auto` or `never`",
+            f"the tokenizer {name} has no chat template, but `agent.chat` is true",
+            "use an instruction-tuned model, or set environments.<name>.agent.chat: false",
         )
     return has_one and chat_template != "never"
 

@@ -13,6 +13,7 @@ import click
 
 from hgpo import __version__
 from hgpo.errors import HgpoError
+from hgpo.stderr import without_reader
 
 # name of the sub-command -> "module:attribute" of its click command, and the line `hgpo --help` shows
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -76,13 +77,14 @@ def main(arguments: list[str] | None = None) -> Any:
         if type(code) is int and code:  # click returns the code of an Exit instead of raising it
             sys.exit(code)
     except click.ClickException as error:
-        error.show()
+        with without_reader():
+            error.show()
         sys.exit(error.exit_code)
     except HgpoError as error:
-        click.secho(f"hgpo: {error}", err=True, fg="red")
+        _say(f"hgpo: {error}", fg="red")
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.secho("hgpo: interrupted; run the same command again to go on", err=True)
+        _say("hgpo: interrupted; run the same command again to go on")
         sys.exit(130)
     except Exception as error:
         if (
@@ -90,20 +92,25 @@ def main(arguments: list[str] | None = None) -> Any:
             and error.filename
             and (isinstance(error, UNUSABLE) or error.errno == errno.EROFS)
         ):
-            click.secho(f"hgpo: {error.filename} cannot be used: {error.strerror}", err=True, fg="red")
-            click.secho(f"  mend: {_mend(error)}", err=True)
+            _say(f"hgpo: {error.filename} cannot be used: {error.strerror}", fg="red")
+            _say(f"  mend: {_mend(error)}")
             sys.exit(1)
         if isinstance(error, ModuleNotFoundError) and not (error.name or "hgpo").startswith("hgpo"):
-            click.secho(f"hgpo: the package {error.name} is not installed", err=True, fg="red")
-            click.secho("  mend: `hgpo doctor` (or `python -m hgpo doctor`) says how to get what is missing", err=True)
+            _say(f"hgpo: the package {error.name} is not installed", fg="red")
+            _say("  mend: `hgpo doctor` (or `python -m hgpo doctor`) says how to get what is missing")
             sys.exit(1)
         if not disk_is_full(error):
             raise
         place = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
-        click.secho(f"hgpo: the disk or the quota is full{place}: {error}", err=True, fg="red")
-        click.secho("  mend: free space, or set `results` and `data.directory` to a larger disk; what was", err=True)
-        click.secho("  finished is kept, run the same command again to go on", err=True)
+        _say(f"hgpo: the disk or the quota is full{place}: {error}", fg="red")
+        _say("  mend: free space, or set `results` and `data.directory` to a larger disk; what was")
+        _say("  finished is kept, run the same command again to go on")
         sys.exit(1)
+
+
+def _say(text: str, **style: Any) -> None:
+    with without_reader():
+        click.secho(text, err=True, **style)
 
 
 def _mend(error: OSError) -> str:

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from hgpo.config import Config, load_config, plan_left_out, plan_runs
+from hgpo.config import Config, check_chat, load_config, plan_left_out, plan_runs
 
 
 def schema_text() -> str:
@@ -25,6 +25,8 @@ def config() -> None:
 def check(file: str) -> None:
     """Check FILE and print how many runs it holds, and which cells of its matrix cannot be done, and why."""
     checked = load_config(file)
+    for run in plan_runs(checked):
+        check_chat(checked, run.model, run.environment)
     count = len(plan_runs(checked))
     click.echo(f"{file}: {count} run{'s' * (count != 1)}")
     for run, reason in plan_left_out(checked).items():

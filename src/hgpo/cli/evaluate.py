@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hgpo.cli.options import config_option, environment_option, history_option, model_option
-from hgpo.config import Run, load_config
+from hgpo.config import Run, check_model, load_config
 from hgpo.errors import ConfigError
 
 METHODS = "What is evaluated: a method, warm_start, random, expert, zero_shot, react or reflexion."
@@ -48,6 +48,7 @@ def evaluate(
     from hgpo.evaluation.evaluate import evaluate_all
 
     settings = load_config(config)
+    check_model(settings, model)
     run = Run(model, environment, method, history, training_seed)
     splits = splits or tuple(settings.environment(environment).evaluation_splits)
     seeds = seeds or tuple(settings.evaluation.seeds)

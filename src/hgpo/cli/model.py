@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from hgpo.cli.options import config_option, model_option
-from hgpo.config import load_config
-from hgpo.errors import ConfigError
+from hgpo.config import check_model, load_config
 
 
 @click.command("fetch-model")
@@ -21,8 +20,7 @@ def fetch_model(config: str, model: str, out: Path) -> None:
     from hgpo.provenance.models import fetch_model as fetch
 
     settings = load_config(config)
-    if model not in settings.models:
-        raise ConfigError(f"--model: unknown model {model!r}; known are {', '.join(sorted(settings.models))}")
+    check_model(settings, model)
     record = fetch(model, settings.models[model])
     write_json(out, record)
     click.echo(f"{model}: {record['source']}, {len(record.get('files', {}))} files")

@@ -39,8 +39,8 @@ def train(
 ) -> None:
     """Train one model with one method on one environment.
 
-    Run it again after an interruption and it goes on from the newest checkpoint. SIGTERM, SIGUSR1 and Ctrl-C save
-    the state first; the exit code is then 75.
+    Run it again after an interruption and it goes on from the newest checkpoint. SIGTERM, SIGUSR1, SIGHUP and
+    Ctrl-C save the state first; the exit code is then 75.
     """
     from hgpo.training.loop import train as train_run
     from hgpo.training.signals import StopSignal

@@ -14,7 +14,17 @@ from hgpo.config.experiment import (
     WarmStart,
     load_config,
 )
-from hgpo.config.runs import Run, obstacle, plan_baselines, plan_left_out, plan_runs
+from hgpo.config.runs import (
+    Run,
+    check_chat,
+    check_model,
+    check_run,
+    estimator_identity,
+    obstacle,
+    plan_baselines,
+    plan_left_out,
+    plan_runs,
+)
 
 __all__ = [
     "ENVIRONMENTS",
@@ -29,6 +39,10 @@ __all__ = [
     "Run",
     "Training",
     "WarmStart",
+    "check_chat",
+    "check_model",
+    "check_run",
+    "estimator_identity",
     "load_config",
     "obstacle",
     "plan_baselines",

@@ -12,7 +12,7 @@ from hgpo import advantages
 from hgpo.agent.template import template_names
 from hgpo.config.alfworld import AlfworldData
 from hgpo.config.base import Settings
-from hgpo.config.machinery import Critic, Endpoint, Engine, Learner, Lora, Placement, Tracking
+from hgpo.config.machinery import Clip, Critic, Endpoint, Engine, Learner, Lora, Placement, Rate, Tracking
 from hgpo.config.webshop import WebshopData
 from hgpo.errors import ConfigError, HgpoError
 
@@ -176,7 +176,7 @@ class WarmStart(Settings):
     hesitation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     prompt_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     epochs: Annotated[float, Field(gt=0)] = 3
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    learning_rate: Rate = 1e-3
     token_budget: Count = 8192
     target_success: Annotated[float, Field(gt=0, lt=1)] | None = None
     candidates: Count = 4
@@ -227,22 +227,22 @@ class Training(Settings):
     }
 
     iterations: Annotated[int, Field(ge=0)] = 160
-    tasks_per_iteration: Count = 16
-    rollouts_per_task: Annotated[int, Field(ge=2)] = 8
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    tasks_per_iteration: Annotated[int, Field(ge=1, le=100_000)] = 16
+    rollouts_per_task: Annotated[int, Field(ge=2, le=10_000)] = 8
+    learning_rate: Rate = 1e-6
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     warm_up_iterations: Annotated[int, Field(ge=0)] = 0
     epochs: Count = 1
     mini_batch_steps: Annotated[int, Field(ge=0)] = 256
     token_budget: Count = 16384
-    clip: Annotated[float, Field(gt=0)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] | None = None
+    clip: Clip = 0.2
+    clip_high: Clip | None = None
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     ratio: Literal["token", "sequence"] = "token"
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.01
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
     max_gradient_norm: Annotated[float, Field(gt=0)] = 1.0
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     old_log_probs: Literal["recompute", "engine", "corrected"] = "recompute"
     correction_cap: Annotated[float, Field(ge=1)] = 2.0
     lora: Lora = Lora()
@@ -253,7 +253,7 @@ class Training(Settings):
     validation_tasks: Annotated[int, Field(ge=0)] = 32
     early_stopping: Annotated[int, Field(ge=0)] = 0
     episodes_every: Annotated[int, Field(ge=0)] = 0
-    environment_workers: Annotated[int, Field(ge=0)] = 0
+    environment_workers: Annotated[int, Field(ge=0, le=1024)] = 0
 
 
 class Agent(Settings):
@@ -401,7 +401,7 @@ class Evaluation(Settings):
     """
 
     seeds: Annotated[list[Seed], Field(min_length=1)] = [123, 456, 789]
-    temperature: Annotated[float, Field(ge=0)] = 0.4
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.4
     batch_size: Count = 64
     limit: Annotated[int, Field(ge=1)] | None = None
     reflexion_trials: Annotated[int, Field(ge=1, le=20)] = 3

@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from hgpo.config.base import Settings
 
 Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=1e-12, le=1)]
+Clip = Annotated[float, Field(ge=1e-6, le=1000)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -175,7 +177,7 @@ class Critic(Settings):
     warm_up_iterations: iterations in which only the critic learns.
     """
 
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-5
+    learning_rate: Rate = 1e-5
     epochs: Count = 1
     clip: Annotated[float, Field(gt=0)] | None = None
     warm_up_iterations: Annotated[int, Field(ge=0)] = 0

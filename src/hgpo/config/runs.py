@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+from hgpo import advantages
 from hgpo.config.experiment import SCRIPTED, Config
+from hgpo.config.sources import estimator_source
+from hgpo.errors import ConfigError
 
 
 @dataclass(frozen=True, order=True)
@@ -48,6 +53,40 @@ def plan_left_out(config: Config) -> dict[Run, str]:
     """The training runs of the matrix that cannot be done as configured, and why."""
     reasons = {run: obstacle(config, run) for run in _cells(config)}
     return {run: f"{reason[0]}; {reason[1]}" for run, reason in reasons.items() if reason}
+
+
+def check_model(config: Config, model: str) -> None:
+    """Raises ConfigError listing the models of a configuration if it has none of this name."""
+    if model not in config.models:
+        raise ConfigError(f"--model: unknown model {model!r}", f"name one of {', '.join(sorted(config.models))}")
+
+
+def check_chat(config: Config, model: str, environment: str) -> None:
+    """Raises ConfigError if a model that is made here is to be asked through a chat template: it has none."""
+    if config.models[model].source == "embedded" and config.environment(environment).agent.chat:
+        raise ConfigError(
+            f"environments.{environment}.agent.chat is true, but the embedded model {model!r} has no chat template",
+            f"set environments.{environment}.agent.chat: false",
+        )
+
+
+def check_run(config: Config, run: Run) -> None:
+    """Raises ConfigError if a configuration has no such model or method, or the method's options are wrong."""
+    check_model(config, run.model)
+    known = sorted({*advantages.methods(), *config.methods})
+    if run.method not in known:
+        raise ConfigError(f"--method: unknown method {run.method!r}", f"name one of {', '.join(known)}")
+    try:
+        config.estimator_for(run.method, run.environment, run.history)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def estimator_identity(config: Config, method: str, environment: str, history: int) -> dict[str, Any]:
+    """What an estimator computes beyond the options that a configuration gives: all its options, and its code."""
+    estimator, options = config.estimator_for(method, environment, history)
+    resolved = dataclasses.asdict(advantages.check_options(estimator, options))
+    return {"estimator_options": resolved, "estimator_source": estimator_source(estimator)}
 
 
 def obstacle(config: Config, run: Run) -> tuple[str, str] | None:

@@ -18,8 +18,12 @@ def out_of_memory(where: str, hint: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not known and not any(text in str(error) for text in ALLOCATION_FAILURES):
+        if not is_allocation_failure(error):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise HgpoError(f"out of memory in {where}: {first}", hint()) from None
+
+
+def is_allocation_failure(error: Exception) -> bool:
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or any(text in str(error) for text in ALLOCATION_FAILURES)

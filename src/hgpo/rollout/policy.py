@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from hgpo.errors import CheckpointError
-from hgpo.files import atomic_folder, sha256_file, sha256_json
+from hgpo.errors import CheckpointError, ConfigError
+from hgpo.files import atomic_folder, give_usual_rights, sha256_file, sha256_json
+from hgpo.rollout.memory import is_allocation_failure, out_of_memory
 
 WEIGHTS = ("*.safetensors", "*.bin")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # what is taken of a model on the hub
@@ -25,20 +26,64 @@ def load_policy(
 
     Switches cuDNN's attention off for the process: it takes a tenth of a second to plan for every new shape, and almost
     every batch has one.
-    Raises CheckpointError if the folder is missing, incomplete or corrupt, if tokenizer and model do not fit, or
-    if the tokenizer has no end token.
+    Raises CheckpointError if the folder is missing, incomplete or corrupt, if weights are missing, if tokenizer and
+    model do not fit, or if the tokenizer has no end token; ConfigError if the attention kernel cannot be used.
     """
+    tokenizer = load_tokenizer(folder)
+    with out_of_memory(f"loading {folder}", lambda: "free memory, or use `dtype: bfloat16` or a smaller model"):
+        model = _load_model(folder, dtype, attention).to(device)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return model.eval(), tokenizer
+
+
+def _load_model(folder: str | Path, dtype: str, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    tokenizer = load_tokenizer(folder)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=getattr(torch, dtype), attn_implementation=attention
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            dtype=getattr(torch, dtype),
+            attn_implementation=attention,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named below
         )
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
     except Exception as error:  # the library raises anything from OSError to SafetensorError
+        if isinstance(error, ImportError) or "attn_implementation" in str(error):
+            raise ConfigError(
+                f"{folder} cannot be loaded with learner.attention: {attention}: {error}",
+                "install the package, or set models.<name>.learner.attention: sdpa",
+            ) from None
+        if is_allocation_failure(error):
+            raise
         raise _unloadable(folder, error) from None
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    return model.to(device).eval(), tokenizer
+    model, found = loaded
+    _check_weights(folder, model.base_model_prefix, found)
+    return model
+
+
+def _check_weights(folder: str | Path, decoder: str, found: dict[str, Any]) -> None:
+    """Raises CheckpointError if weights of the model were not in its checkpoint: they would be random.
+
+    decoder: the first part of the names of its weights; others that the model does not have, as a value head's, are
+    left aside. found: what the library says of the loading; tied weights that are there once are not missing in it.
+    """
+    wrong = {
+        "lacks": sorted(found["missing_keys"]),
+        "has weights of another shape than its config.json says": sorted(
+            str(key[0]) for key in found["mismatched_keys"]
+        ),
+        "has weights that its config.json does not know": sorted(
+            key for key in found["unexpected_keys"] if key.startswith(f"{decoder}.")
+        ),
+    }
+    for what, keys in wrong.items():
+        if keys:
+            raise CheckpointError(
+                f"checkpoint {folder} {what}: {', '.join(keys[:3])}" + f" and {len(keys) - 3} more" * (len(keys) > 3),
+                "restore its files from where they came from, or make the checkpoint again",
+            )
 
 
 def load_tokenizer(folder: str | Path) -> Any:
@@ -146,8 +191,13 @@ def save_policy(model: Any, tokenizer: Any, folder: str | Path) -> None:
 def write_policy(model: Any, tokenizer: Any, folder: Path) -> None:
     """Writes model and tokenizer into an existing folder, as transformers and vLLM load them."""
     state = {name: weight.cpu().contiguous() for name, weight in named_weights(model)}
+    write_state_dict(model, tokenizer, state, folder)
+
+
+def write_state_dict(model: Any, tokenizer: Any, state: dict[str, torch.Tensor], folder: Path) -> None:
     model.save_pretrained(folder, state_dict=state)
     tokenizer.save_pretrained(folder)
+    give_usual_rights(folder)  # the library writes weights for their owner only
 
 
 def policy_hash(folder: str | Path) -> str:

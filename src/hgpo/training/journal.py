@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from hgpo.stderr import ERROR_STREAM
 
 
 class Journal:
@@ -19,13 +20,13 @@ class Journal:
 
     def __call__(self, text: str) -> None:
         line = self.note(text)
-        if not sys.stderr.isatty():
-            print(line, file=sys.stderr, flush=True)
+        if not ERROR_STREAM.isatty():
+            print(line, file=ERROR_STREAM, flush=True)
 
     def note(self, text: str) -> str:
         """Appends a line to the file only, and returns it."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
-        with open(self._path, "a", encoding="utf-8") as file:
+        with open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + "\n")
         return line
 

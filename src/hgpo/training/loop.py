@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,22 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hgpo import advantages
-from hgpo.config import Config, Run
+from hgpo.config import Config, Run, check_run
 from hgpo.envs import environment_factory
 from hgpo.envs.pool import Pool
 from hgpo.errors import EnvironmentFailure, HgpoError, Interrupted
-from hgpo.files import sha256_json, write_json
+from hgpo.files import clear_unfinished, sha256_json, write_json
 from hgpo.rollout.collector import Collector, Job
 from hgpo.rollout.episode import Episode, Step, step_columns
 from hgpo.rollout.policy import policy_hash
+from hgpo.stderr import ERROR_STREAM
 from hgpo.tasks import draw_tasks
 from hgpo.training.batches import Row
 from hgpo.training.checkpoint import (
     Progress,
-    clear_unfinished,
+    claim,
     find_checkpoint,
+    holds_state,
     list_checkpoints,
     save_checkpoint,
     written_whole,
@@ -35,7 +37,7 @@ from hgpo.training.checkpoint import (
 from hgpo.training.journal import Journal, in_words, this_process
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, open_machines
-from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise
+from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise, with_times
 from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
 from hgpo.training.signals import StopSignal
@@ -49,12 +51,17 @@ def train(config: Config, run: Run, stopped: StopSignal, allow_config_change: bo
 
     Raises Interrupted (exit code 75) after saving its state when `stopped` has noted a signal, ConfigError if the
     newest checkpoint was made under another configuration and `allow_config_change` is not set, HgpoError if another
-    process trains the run.
+    process trains the run, or if its checkpoints are those of other results.
     """
-    folder = run.folder(config)
-    with _alone(run, folder):
+    check_run(config, run)
+    folder, checkpoints = run.folder(config), run.checkpoint_folder(config)
+    with ExitStack() as held:
+        held.enter_context(_alone(run, folder))
+        if not checkpoints.is_relative_to(folder):
+            held.enter_context(_alone(run, checkpoints))
+            claim(checkpoints, folder)
         journal = Journal(folder / "train.log")
-        for place in (folder, run.checkpoint_folder(config)):
+        for place in (folder, checkpoints):
             clear_unfinished(place)
         try:
             finished = _train(config, run, stopped, allow_config_change, journal)
@@ -74,7 +81,9 @@ def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: b
     for change in changes:
         journal(f"{run}: configuration changed: {change}")
     factory = environment_factory(run.environment, config.data_folder(run.environment))
-    training = plan.training
+    training, validation = plan.training, plan.validation_panel
+    if training.validate_every and (held_out := len(validation or ())) < training.validation_tasks:
+        journal(f"{run}: validates on {held_out} tasks, not {training.validation_tasks}: a fifth of the panel at most")
     with Pool(factory, workers=training.environment_workers, group_size=training.rollouts_per_task) as pool:
         expect_tasks(pool, plan, progress.iteration)  # loaded while the machines start
         with open_machines(plan, path, progress.iteration) as machines:
@@ -88,7 +97,7 @@ def _train(config: Config, run: Run, stopped: StopSignal, allow_config_change: b
 
 @contextmanager
 def _alone(run: Run, folder: Path) -> Iterator[None]:
-    """Holds the run's lock; the system frees it when this process ends, however it does."""
+    """Holds the lock of a run's folder; the system frees it when this process ends, however it does."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".train.lock", timeout=0)
     try:
@@ -117,9 +126,10 @@ class Trainer:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.metrics = MetricsLog(plan.folder, self.progress.iteration, plan.config.tracking, plan.identity)
+        written = self.progress.iteration - bool(self.progress.unvalidated)
+        self.metrics = MetricsLog(plan.folder, written, plan.config.tracking, plan.identity)
         if lost := self.metrics.lost:
-            self.journal(f"metrics.jsonl lacks {lost} of {self.progress.iteration} iterations: figures will, too")
+            self.journal(f"metrics.jsonl lacks {lost} of {written} iterations: figures will, too")
         self.collector = Collector(
             plan.protocol,
             plan.run.history,
@@ -140,6 +150,7 @@ class Trainer:
             desc=str(self.plan.run),
             unit="iteration",
             disable=None,
+            file=ERROR_STREAM,
         )
         with bar:
             if self.progress.unvalidated:
@@ -148,6 +159,8 @@ class Trainer:
                 line = self.iterate(self.progress.iteration)
                 bar.set_postfix(success=f"{line['success']:.2f}", refresh=False)
                 bar.update()
+        if self.progress.iteration:
+            self._save()  # unless it is: a finished run may go on under a changed configuration
         self._write_final()
 
     def iterate(self, iteration: int) -> dict[str, Any]:
@@ -155,8 +168,10 @@ class Trainer:
         training, clock = self.plan.training, Clock()
         try:
             with clock("rollout"):
-                episodes = self._collect(iteration)
+                played = self._collect(iteration)
             self._leave_if_stopped()
+            failed = self._note_failures(played, f"iteration {iteration + 1}")
+            episodes = whole_groups(played)
             expect_tasks(self.pool, self.plan, iteration + 1)  # loaded while the learner works
             steps = [step for episode in episodes for step in episode.steps]
             rows = [Row(step.prompt_ids, step.response_ids) for step in steps]
@@ -178,21 +193,30 @@ class Trainer:
         if training.episodes_every and (self._is_last() or iteration % training.episodes_every == 0):
             path = self.plan.folder / "rollouts" / f"iteration-{iteration:06d}.parquet"
             save_rollouts(path, episodes, np.array([sample.advantage for sample in samples]))
-        return self._conclude({"iteration": iteration} | summarise(episodes) | learned | measured, rows, clock)
+        line = {"iteration": iteration} | summarise(episodes) | {"failed": failed}
+        return self._conclude(line | learned | measured, rows, clock)
 
     def _conclude(self, line: dict[str, Any], rows: list[Row], clock: Clock) -> dict[str, Any]:
         """Validates and saves where that is due, and writes the iteration's line of metrics.
 
-        A validation that is cut short by a signal is kept in `progress.unvalidated`, to be made up for.
+        The line of an iteration whose validation is cut short is kept in `progress.unvalidated`, with the times so far:
+        the validation is made up for.
         """
-        training, done = self.plan.training, self.progress.iteration
+        training, done, tokens = self.plan.training, self.progress.iteration, sum(map(len, rows))
+        self.progress.unvalidated = {}
         if training.validate_every and (self._is_last() or done % training.validate_every == 0):
-            self.progress.unvalidated = line
-            with clock("validation"):
-                outcome = self._validate(done - 1)
-            self._leave_if_stopped()
-            line, self.progress.unvalidated = line | outcome, {}
-        timed = line | clock.times(sum(map(len, rows)))
+            try:
+                with clock("validation"):
+                    outcome = self._validate(done - 1)
+            except HgpoError:
+                self.progress.unvalidated = with_times(line, clock.times(tokens))
+                self._save()
+                raise
+            if outcome is None:
+                self.progress.unvalidated = with_times(line, clock.times(tokens))
+                self._leave_if_stopped()
+            line = line | (outcome or {})
+        timed = with_times(line, clock.times(tokens))
         self.metrics.write(timed)
         self.journal(in_words(timed, training.iterations))
         due = training.checkpoint_every and done % training.checkpoint_every == 0
@@ -209,7 +233,15 @@ class Trainer:
         jobs, temperature = jobs_of(self.plan, iteration), self.plan.training.temperature
         keys = ("train", iteration)
         episodes = list(self.collector.collect(jobs, temperature, keys, self.plan.batch, self.stopped))
-        return episodes if self.stopped() else whole_groups(sorted(episodes, key=lambda e: e.trajectory))
+        return sorted(episodes, key=lambda e: e.trajectory)
+
+    def _note_failures(self, episodes: list[Episode], when: str) -> int:
+        """How many episodes lost their environment; the journal tells of the first."""
+        lost = [episode for episode in episodes if episode.failed]
+        if lost:
+            count = f"{len(lost)} of {len(episodes)} episodes"
+            self.journal(f"{when}: {count} lost their environment, first {lost[0].task}: {lost[0].failed}")
+        return len(lost)
 
     def _compare(
         self, episodes: list[Episode], steps: list[Step], rows: list[Row], clock: Clock
@@ -270,8 +302,11 @@ class Trainer:
                 return learned
         return learned | self.machines.learner.update(samples, seed, iteration)
 
-    def _validate(self, iteration: int) -> dict[str, float]:
-        """Plays the validation tasks; keeps the policy in `best/` if none was better before."""
+    def _validate(self, iteration: int) -> dict[str, float] | None:
+        """Plays the validation tasks; keeps the policy in `best/` if none was better before. None if it is to stop.
+
+        Episodes that lost their environment do not count. Raises EnvironmentFailure if all did.
+        """
         if self.plan.validation_panel is None:
             return {}
         jobs = [Job(task) for task in self.plan.validation_panel.tasks]
@@ -279,8 +314,12 @@ class Trainer:
         played = self.collector.collect(jobs, VALIDATION_TEMPERATURE, keys, self.plan.batch, self.stopped)
         episodes = list(played)
         if self.stopped():
-            return {}
-        outcome = summarise(episodes)
+            return None
+        self._note_failures(episodes, f"validation after iteration {iteration + 1}")
+        whole = [episode for episode in episodes if not episode.failed]
+        if not whole:
+            raise _none_played("validation task", episodes)
+        outcome = summarise(whole)
         reached = {"iteration": iteration, "success": outcome["success"], "score": outcome["score"]}
         best = self.progress.best
         if not best or (reached["success"], reached["score"]) > (best["success"], best["score"]):
@@ -308,7 +347,7 @@ class Trainer:
     def _save(self) -> None:
         folder, training = self.plan.run.checkpoint_folder(self.plan.config), self.plan.training
         newest = list_checkpoints(folder)[-1:]
-        if newest and newest[0].name == f"iteration-{self.progress.iteration:06d}":
+        if newest and holds_state(newest[0], self.progress, self.plan.identity):
             return
         save_checkpoint(folder, self.progress, self.plan.identity, training.keep_checkpoints, self.machines.write)
 
@@ -335,12 +374,17 @@ def whole_groups(episodes: list[Episode]) -> list[Episode]:
 
     Raises EnvironmentFailure if no group is left.
     """
-    lost = {episode.task: episode.failed for episode in episodes if episode.failed}
+    lost = {episode.task for episode in episodes if episode.failed}
     kept = [episode for episode in episodes if episode.task not in lost and episode.steps]
     if not kept:
-        task, reason = next(iter(lost.items()), ("none", "no episode was played"))
-        raise EnvironmentFailure(f"no task could be played; first: {task}: {reason}", "run `hgpo env check`")
+        raise _none_played("task", episodes)
     return kept
+
+
+def _none_played(what: str, episodes: list[Episode]) -> EnvironmentFailure:
+    lost = ((episode.task, episode.failed) for episode in episodes if episode.failed)
+    task, reason = next(lost, ("none", "no episode was played"))
+    return EnvironmentFailure(f"no {what} could be played; first: {task}: {reason}", "run `hgpo env check`")
 
 
 def _finish(plan: Plan, progress: Progress, wall_s: float) -> Path:

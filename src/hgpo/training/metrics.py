@@ -60,8 +60,10 @@ class Clock:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         begin = time.monotonic()
-        yield
-        self._phases[phase] = self._phases.get(phase, 0.0) + time.monotonic() - begin
+        try:
+            yield
+        finally:
+            self._phases[phase] = self._phases.get(phase, 0.0) + time.monotonic() - begin
 
     def times(self, tokens: int) -> dict[str, float]:
         """Seconds of each phase, tokens (prompts and responses of the rollouts) per second, and memory in GiB."""
@@ -76,8 +78,17 @@ class Clock:
         }
 
 
+def with_times(line: dict[str, Any], times: dict[str, float]) -> dict[str, Any]:
+    """A line with the times of a Clock, added to those that it has from before an interruption."""
+    if "time/total" not in line:
+        return line | times
+    tokens = sum(part["tokens_per_s"] * part["time/total"] for part in (line, times))
+    spent = {key: seconds + line.get(key, 0.0) for key, seconds in times.items() if key.startswith("time/")}
+    return line | times | spent | {"tokens_per_s": tokens / spent["time/total"]}
+
+
 class MetricsLog:
-    """`metrics.jsonl`, TensorBoard and W&B. On resume, lines of iterations that are done again are dropped.
+    """`metrics.jsonl`, TensorBoard and W&B. On resume, lines of iterations that are written again are dropped.
 
     lost: how many lines of the iterations before the first are not there.
     identity: what the run is; it becomes W&B's config, and holds no key.
@@ -92,14 +103,7 @@ class MetricsLog:
     ) -> None:
         tracking = tracking or Tracking()
         self._path = folder / "metrics.jsonl"
-        kept = []
-        if self._path.is_file():
-            for line in self._path.read_text(encoding="utf-8").splitlines():
-                try:
-                    if json.loads(line)["iteration"] < first_iteration:
-                        kept.append(line)
-                except (ValueError, KeyError):
-                    continue  # the last line of a killed run may be cut off; its iteration is done again
+        kept = _lines_before(first_iteration, self._path) if self._path.is_file() else []
         self.lost = first_iteration - len(kept)
         write_text(self._path, "".join(line + "\n" for line in kept))
         self._board = self._wandb = None
@@ -129,6 +133,19 @@ class MetricsLog:
             self._board.close()
         if self._wandb:
             self._wandb.finish()
+
+
+def _lines_before(first_iteration: int, path: Path) -> list[str]:
+    """The line of each iteration before the first, as far as they are whole: the last may have been cut off."""
+    kept: dict[int, str] = {}
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            iteration = json.loads(line)["iteration"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        if type(iteration) is int and 0 <= iteration < first_iteration:
+            kept[iteration] = line.decode()
+    return list(kept.values())
 
 
 def _start_wandb(folder: Path, tracking: Tracking, identity: dict[str, Any]) -> Any:

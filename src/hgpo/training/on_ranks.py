@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hgpo.rollout.policy import named_weights
+from hgpo.rollout.policy import named_weights, write_state_dict
 from hgpo.training.batches import Batch
 from hgpo.training.critic import Critic
 from hgpo.training.learner import Learner
@@ -69,8 +69,7 @@ class DeepSpeedLearner(Learner):
             if self.rank == 0:
                 state[name] = weight.cpu().clone()
         if self.rank == 0:
-            self.model.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
+            write_state_dict(self.model, self.tokenizer, state, folder)
         dist.barrier()
 
     def write_state(self, folder: Path) -> None:

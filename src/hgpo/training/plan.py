@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hgpo.agent import Template, load_template
-from hgpo.config import Config, EnvironmentSettings, Model, Run, Training, obstacle
+from hgpo.config import Config, EnvironmentSettings, Model, Run, Training, estimator_identity, obstacle
 from hgpo.envs.panels import verified_panel
-from hgpo.errors import ConfigError
+from hgpo.errors import CheckpointError, ConfigError
 from hgpo.rollout.opening import dtype_of
 from hgpo.rollout.policy import policy_hash
 from hgpo.rollout.records import check_unchanged, read_record
@@ -56,11 +56,23 @@ def make_plan(config: Config, run: Run) -> Plan:
         raise ConfigError(*reason)
     panel = verified_panel(config.data_folder(run.environment), run.environment, protocol.train_split)
     training_panel, validation_panel = hold_out(panel, training.validation_tasks)
+    if training.early_stopping and validation_panel is None:
+        raise ConfigError(
+            f"training.early_stopping needs validations, but of the {len(panel)} tasks of {run.environment} none can "
+            "be held out (a fifth at most)",
+            "prepare five tasks or more, or set training.early_stopping: 0",
+        )
     template = load_template(protocol.agent.template)
+    if not (start / "config.json").is_file():
+        raise CheckpointError(
+            f"{run} has no start: there is no checkpoint in {start}",
+            f"run `hgpo warm-start --model {run.model} --environment {run.environment} --history {run.history}` first",
+        )
     start_hash = policy_hash(start)
     check_unchanged(start, (read_record(start / "checkpoint.json") or {}).get("hash"), start_hash)
     settings = settings_of(config, run)
-    identity = settings | {"panel_hash": panel.hash, "start_hash": start_hash, "template": template.label}
+    estimator = estimator_identity(config, run.method, run.environment, run.history)
+    identity = settings | estimator | {"panel_hash": panel.hash, "start_hash": start_hash, "template": template.label}
     return Plan(
         config,
         run,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignal:
-    """Inside the `with` block the first SIGTERM, SIGUSR1 or SIGINT is noted; a second one acts as usual."""
+    """Inside the `with` block the first SIGTERM, SIGUSR1, SIGINT or SIGHUP is noted; a second one acts as usual.
+
+    SIGHUP does not: a terminal that closes and its shell both send one. With `nohup` it stays ignored.
+    """
 
     def __init__(self) -> None:
         self.received: str = ""
@@ -18,7 +21,9 @@ class StopSignal:
         return bool(self.received)
 
     def __enter__(self) -> StopSignal:
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        noted = [number for number in SIGNALS if not (nohup and number == signal.SIGHUP)]
+        self._before = {number: signal.signal(number, self._note) for number in noted}
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -27,4 +32,5 @@ class StopSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name
-        signal.signal(number, self._before[signal.Signals(number)])
+        if number != signal.SIGHUP:
+            signal.signal(number, self._before[signal.Signals(number)])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hgpo.agent import Template, build_prompt, load_template, make_memory
-from hgpo.config import Config, Model, WarmStart
+from hgpo.config import Config, Model, WarmStart, check_chat, check_model
 from hgpo.envs.panels import verified_panel
 from hgpo.errors import DataError, HgpoError
 from hgpo.files import write_json
@@ -38,6 +38,8 @@ def make_start(config: Config, model_name: str, environment: str, history: int, 
     fine-tuning did. Only tasks of the training panel are played. With `warm_start.target_success`, the policy that
     is kept is chosen on the tasks held out for validation.
     """
+    check_model(config, model_name)
+    check_chat(config, model_name, environment)
     settings, protocol = config.warm_start_for(environment), config.environment(environment)
     model_settings = config.models[model_name]
     panel = verified_panel(config.data_folder(environment), environment, protocol.train_split)
