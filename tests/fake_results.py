@@ -51,6 +51,7 @@ def make_config(folder: Path, **changes: Any) -> Path:
             "training_seeds": [0],
         },
         "training": {"iterations": 20},
+        "environments": {name: {"agent": {"chat": False}} for name in ("alfworld", "webshop")},
     }
     path = folder / "config.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)

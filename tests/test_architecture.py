@@ -10,6 +10,7 @@ import hgpo
 ORDER = [
     "errors",
     "files",
+    "stderr",
     "progress",
     "streams",
     "versions",

@@ -263,7 +263,11 @@ def test_damaged_lines_of_metrics_are_left_out(tmp_path):
 
 
 def test_a_run_whose_reader_is_gone_saves_and_leaves_with_code_75(experiment):
-    process = subprocess.Popen(experiment.command(), stderr=subprocess.PIPE)
+    def with_terminal() -> None:  # the tests may run under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    command = experiment.command(iterations=1000)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=with_terminal)
     assert process.stderr is not None
     process.stderr.close()
     while process.poll() is None and not experiment.checkpoints():

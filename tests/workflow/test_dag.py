@@ -166,6 +166,6 @@ def test_an_edited_estimator_is_trained_again(workspace: Path) -> None:
     assert planned(snakemake())["train"] == 1
     assert "Nothing to be done" in snakemake("-n")
     with open(workspace / "src/hgpo/advantages/hgpo.py", "a") as stream:
-        stream.write("# edited\n")
+        stream.write("EDITED = True\n")
     jobs = planned(snakemake("-n"))
     assert jobs.get("train") == 1 and "warm_start" not in jobs
