@@ -273,6 +273,7 @@ SEVERAL_NODES = """
 import ray, signal
 from hgpo.training import cluster
 from hgpo.training.signals import SIGNALS, StopSignal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 with StopSignal(), cluster.started_ray(2, 1):
     print("nodes", sum(node["Alive"] for node in ray.nodes()))
     print("handlers", *{signal.getsignal(number).__name__ for number in SIGNALS})

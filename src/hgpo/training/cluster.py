@@ -384,20 +384,25 @@ def connect(**arguments: Any) -> None:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
 
 
+IGNORED_WITHIN = (signal.SIGUSR1, signal.SIGHUP)
+
+
 @contextmanager
 def signals_kept() -> Iterator[None]:
     """Signals have the handlers of before when the `with` block ends: Ray takes SIGTERM for itself, and a run asked to
-    stop could not save. What is started within ignores SIGUSR1, which Slurm sends to every process of a job step."""
+    stop could not save. What is started within ignores SIGUSR1, which Slurm sends to every process of a job step, and
+    SIGHUP, which a terminal sends to all that was started from it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in IGNORED_WITHIN:
+        signal.signal(number, signal.SIG_IGN)
     try:
         yield
     finally:
         for number, handler in before.items():  # where nothing but the default was set, Ray's own stays
-            if callable(handler) or (number == signal.SIGUSR1 and handler is not None):
+            if callable(handler) or (number in IGNORED_WITHIN and handler is not None):
                 signal.signal(number, handler)
 
 
