@@ -47,6 +47,7 @@ from hgpo.config.experiment import parse_config
 from hgpo.envs import environment_factory, open_environment
 from hgpo.envs.panels import verified_panel
 from hgpo.envs.pool import Pool
+from hgpo.evaluation.store import read_episodes
 from hgpo.rollout.engine_thread import EngineThread
 from hgpo.rollout.engines import Completion, Request
 from hgpo.rollout.policy import save_policy
@@ -160,7 +161,7 @@ def steps_of(folder: Path, most: int) -> np.ndarray:
     files = sorted(f for f in folder.rglob("*.parquet") if not f.name.endswith(".steps.parquet"))
     if not files:
         raise SystemExit(f"{folder}: no episodes; name a folder in which `hgpo evaluate` wrote some")
-    episodes = pd.concat([pd.read_parquet(file, columns=["won", "steps"]) for file in files])
+    episodes = pd.concat([read_episodes(file)[0] for file in files])
     return np.where(episodes.won, np.minimum(episodes.steps, most), most)
 
 
@@ -258,6 +259,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, help="folder for the model's weights")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if "ends" in options.cases and not options.ends:
+        parser.error("--cases ends needs --ends FOLDER")
     options.ray |= options.gpus > 1 or (options.replicas or 1) > 1
     if options.parts is None:
         options.parts = ["iteration", "lockstep", "sync"] if options.ray else list(PARTS)
@@ -470,16 +473,15 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
         trainer = Trainer(plan, machines, pool, Progress(), StopSignal(), Journal(plan.folder / "train.log"))
         if "iteration" in options.parts:
             expect = pool.expect
-            last = options.iterations + bool(options.ends)
-            for number in range(last + 1):
+            planned = [("warm-up", options.warm_up_steps, options.uneven, None)]
+            planned += [
+                (f"iteration {n + 1}", options.max_steps, options.uneven, None) for n in range(options.iterations)
+            ]
+            planned += [("iteration, ends", options.max_steps, True, options.ends)] * bool(options.ends)
+            for number, (name, steps, uneven, ends) in enumerate(planned):
                 late = number + 1 in options.late  # an iteration's games are loaded while the learner of the last works
                 pool.expect = list if late else expect  # type: ignore[method-assign,assignment]
-                name = f"iteration {number}" if number else "warm-up"
-                if number > options.iterations:
-                    name = "iteration, ends"
-                    with_steps(trainer, options.max_steps, True, options, options.ends)
-                else:
-                    with_steps(trainer, options.max_steps if number else options.warm_up_steps, options.uneven, options)
+                with_steps(trainer, steps, uneven, options, ends)
                 report.measure(name, lambda n=number: time_iteration(trainer, n, options))
         if "lockstep" in options.parts:
             for case in options.cases:
@@ -526,10 +528,8 @@ def time_lockstep(trainer: Trainer, case: str, options: argparse.Namespace) -> d
     uneven = case != "equal"
     with_steps(trainer, 1, uneven, options)
     trainer._collect(90)
-    if case == "ends":
-        with_steps(trainer, options.max_steps, uneven, options, options.ends)
-    else:
-        with_steps(trainer, options.lockstep_steps, uneven, options)
+    ends = options.ends if case == "ends" else None
+    with_steps(trainer, options.max_steps if ends else options.lockstep_steps, uneven, options, ends)
     engine = collector.engine
     numbers: dict[str, Any] = {}
     seconds = {"lockstep": 0.0, "asynchronous": 0.0}

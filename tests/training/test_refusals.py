@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from hgpo.config import Run, estimator_identity, load_config, sources
+from hgpo.advantages import source
+from hgpo.config import Run, estimator_identity, load_config
 from hgpo.errors import CheckpointError, ConfigError
 from hgpo.training.loop import train
 from hgpo.training.signals import StopSignal
@@ -37,7 +38,7 @@ def test_a_missing_start_is_said_with_the_command_that_makes_it(experiment):
 def test_a_run_whose_estimator_was_edited_is_not_called_finished(experiment, monkeypatch):
     experiment.train(iterations=1)
     with monkeypatch.context() as edited:
-        edited.setattr(sources.inspect, "getsource", lambda module: f"another = {module.__name__!r}")
+        edited.setattr(source.inspect, "getsource", lambda module: f"another = {module.__name__!r}")
         with pytest.raises(ConfigError, match=r"estimator_source: was '\w+', now '\w+'\n.* delete .* to train anew"):
             experiment.train(iterations=1)
     state = experiment.run_folder() / "checkpoints/iteration-000001/state.json"
@@ -51,7 +52,7 @@ def test_a_run_whose_estimator_was_edited_is_not_called_finished(experiment, mon
 
 def test_the_code_of_an_estimator_is_its_module_and_what_it_computes_with(experiment, monkeypatch):
     seen: list[str] = []
-    monkeypatch.setattr(sources.inspect, "getsource", lambda module: seen.append(module.__name__) or "")
+    monkeypatch.setattr(source.inspect, "getsource", lambda module: seen.append(module.__name__) or "")
     estimator_identity(load_config(experiment.config()), "hgpo", "webshop", 1)
     names = {name.removeprefix("hgpo.advantages.") for name in seen}
     assert {"hgpo", "returns", "groups"} <= names and not names & {"options", "registry", "ppo"}
@@ -60,7 +61,7 @@ def test_the_code_of_an_estimator_is_its_module_and_what_it_computes_with(experi
 def test_words_about_the_code_of_an_estimator_do_not_count():
     plain = 'def f(x):\n    return "a" + x\n'
     worded = '"""About it."""\n\ndef f(x):  # twice\n    """What it does."""\n    return ("a"\n        + x)\n'
-    assert sources.code_of(plain) == sources.code_of(worded) != sources.code_of(plain.replace('"a"', '"b"'))
+    assert source.code_of(plain) == source.code_of(worded) != source.code_of(plain.replace('"a"', '"b"'))
 
 
 def test_early_stopping_without_a_validation_task_is_refused(experiment, monkeypatch):

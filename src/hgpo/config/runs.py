@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hgpo import advantages
+from hgpo.advantages.source import estimator_source
 from hgpo.config.experiment import SCRIPTED, Config
-from hgpo.config.sources import estimator_source
 from hgpo.errors import ConfigError
 
 
