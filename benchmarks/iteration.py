@@ -63,6 +63,7 @@ from hgpo.training.machines import Machines, open_machines
 from hgpo.training.metrics import Clock
 from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
+from hgpo.training.scores import Scores
 from hgpo.training.signals import StopSignal
 from hgpo.training.warm_start import make_start
 from hgpo.versions import hardware, package_versions
@@ -250,7 +251,11 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--response-tokens", type=int, default=128)
     parser.add_argument("--uneven", action="store_true", help="responses of the iterations, too, of unequal lengths")
     parser.add_argument("--ends", type=Path, help="folder of evaluated episodes, after whose steps episodes end")
+    parser.add_argument("--ends-iterations", type=int, default=1, help="iterations with ends")
+    parser.add_argument("--same-tasks", action="store_true", help="iterations all play the first one's tasks")
     parser.add_argument("--late", type=int, nargs="*", default=[], help="iterations whose games are not loaded ahead")
+    parser.add_argument("--overlap", type=int, nargs="*", default=[], help="iterations with placement.overlap")
+    parser.add_argument("--recompute", type=int, nargs="*", default=[], help="iterations with recomputed old ones")
     parser.add_argument("--shape", type=int, nargs=3, default=[128, 1000, 128], help="requests, prompt, response")
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--token-budget", type=int, default=9024, help="tokens of a micro-batch; 9,024 fit 80 GB")
@@ -261,6 +266,7 @@ def read_options() -> argparse.Namespace:
     options = parser.parse_args()
     if "ends" in options.cases and not options.ends:
         parser.error("--cases ends needs --ends FOLDER")
+    options.ends_iterations *= bool(options.ends)
     options.ray |= options.gpus > 1 or (options.replicas or 1) > 1
     if options.parts is None:
         options.parts = ["iteration", "lockstep", "sync"] if options.ray else list(PARTS)
@@ -345,7 +351,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
             },
             "warm_start": {"demonstrations": 0},
             "training": {
-                "iterations": options.iterations + 3,  # the last one would save a checkpoint
+                "iterations": options.iterations + options.ends_iterations + 2,  # the last one would save a checkpoint
                 "tasks_per_iteration": options.tasks,
                 "rollouts_per_task": options.rollouts,
                 "token_budget": options.token_budget,
@@ -477,12 +483,17 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
             planned += [
                 (f"iteration {n + 1}", options.max_steps, options.uneven, None) for n in range(options.iterations)
             ]
-            planned += [("iteration, ends", options.max_steps, True, options.ends)] * bool(options.ends)
+            planned += [("iteration, ends", options.max_steps, True, options.ends)] * options.ends_iterations
             for number, (name, steps, uneven, ends) in enumerate(planned):
                 late = number + 1 in options.late  # an iteration's games are loaded while the learner of the last works
                 pool.expect = list if late else expect  # type: ignore[method-assign,assignment]
                 with_steps(trainer, steps, uneven, options, ends)
-                report.measure(name, lambda n=number: time_iteration(trainer, n, options))
+                overlap = number + 1 in options.overlap
+                old = "recompute" if number + 1 in options.recompute else options.old_log_probs
+                with_scores(trainer, overlap, old)
+                name += ", overlap" * overlap + ", recompute" * (old != options.old_log_probs)
+                drawn = min(number, 1) if options.same_tasks else number
+                report.measure(name, lambda n=drawn: time_iteration(trainer, n, options))
         if "lockstep" in options.parts:
             for case in options.cases:
                 report.measure(f"rollout, {case}", lambda c=case: time_lockstep(trainer, c, options))
@@ -502,6 +513,14 @@ def with_steps(
     trainer.collector.pool = Ending(trainer.pool, steps_of(ends, steps)) if ends else trainer.pool  # type: ignore[assignment]
     trainer.collector.protocol = trainer.plan.protocol.model_copy(update={"max_steps": steps})
     trainer.collector.engine = Lengths(trainer.machines.engine, options.response_tokens, uneven)
+
+
+def with_scores(trainer: Trainer, overlap: bool, old_log_probs: str) -> None:
+    """Lets the trainer compute scores beside the rollout or after it, and take old log-probabilities from there."""
+    plan = trainer.plan
+    model = plan.model.model_copy(update={"placement": plan.model.placement.model_copy(update={"overlap": overlap})})
+    training = plan.training.model_copy(update={"old_log_probs": old_log_probs})
+    trainer.plan = replace(plan, model=model, training=training)
 
 
 def time_iteration(trainer: Trainer, number: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -527,7 +546,7 @@ def time_lockstep(trainer: Trainer, case: str, options: argparse.Namespace) -> d
     collector, machines = trainer.collector, trainer.machines
     uneven = case != "equal"
     with_steps(trainer, 1, uneven, options)
-    trainer._collect(90)
+    play(trainer)
     ends = options.ends if case == "ends" else None
     with_steps(trainer, options.max_steps if ends else options.lockstep_steps, uneven, options, ends)
     engine = collector.engine
@@ -539,11 +558,15 @@ def time_lockstep(trainer: Trainer, case: str, options: argparse.Namespace) -> d
             machines.engine.sleep()
             machines.engine.update_weights(machines.learner, machines.engine.version)  # forgets cached prompts
             collector.engine = used
-            numbers[f"{name}_{number}_s"] = timed(lambda: trainer._collect(90))
+            numbers[f"{name}_{number}_s"] = timed(lambda: play(trainer))
             numbers[f"{name}_{number}_busy_share"] = busy_share(trainer)
             seconds[name] += numbers[f"{name}_{number}_s"]
     numbers["ratio"] = seconds["lockstep"] / seconds["asynchronous"]
     return numbers
+
+
+def play(trainer: Trainer) -> None:
+    trainer._collect(90, Scores({}), Clock())
 
 
 def time_threads(trainer: Trainer, options: argparse.Namespace) -> dict[str, Any]:
@@ -554,7 +577,7 @@ def time_threads(trainer: Trainer, options: argparse.Namespace) -> dict[str, Any
         for name, used in (("own_thread", engine), ("callers_thread", engine.inner)):
             with_steps(trainer, options.lockstep_steps, False, options)
             trainer.collector.engine = Lengths(used, options.response_tokens, False)
-            seconds = timed(lambda: trainer._collect(90))
+            seconds = timed(lambda: play(trainer))
             if number >= 0:
                 numbers |= {f"{name}_{number}_s": seconds, f"{name}_{number}_busy_share": busy_share(trainer)}
     return numbers

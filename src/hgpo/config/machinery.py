@@ -141,17 +141,21 @@ class Placement(Settings):
     nodes: number of machines; under Slurm the job must have been given as many.
     learner_ranks: number of learner processes, each with one GPU (or one CPU core for a model without GPUs).
     colocated: engine replicas share the learner's GPUs (they sleep while it learns) instead of having their own.
+    overlap: with `ray`, log-probabilities of steps are computed while others are still being played.
     """
 
     kind: Literal["local", "ray"] = "local"
     nodes: Count = 1
     learner_ranks: Count = 1
     colocated: bool = True
+    overlap: bool = False
 
     @model_validator(mode="after")
     def _local_is_one(self) -> Placement:
         if self.kind == "local" and (self.nodes > 1 or self.learner_ranks > 1):
             raise ValueError("several nodes or learner ranks need `kind: ray`")
+        if self.kind == "local" and self.overlap:
+            raise ValueError("`overlap` needs `kind: ray`: in one process engine and learner take turns")
         return self
 
 

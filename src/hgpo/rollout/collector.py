@@ -99,9 +99,11 @@ class Collector:
         keys: tuple[int | str, ...] = (),
         at_once: int = 128,
         stopped: Callable[[], bool] = lambda: False,
+        watch: Callable[[Episode, bool], None] = lambda episode, ended: None,
     ) -> Iterator[Episode]:
         """Yields each episode as it ends, at most `at_once` under way; stops early when `stopped()` says so.
 
+        watch: hears of every episode when it has begun, after each of its steps, and, with True, when it has ended.
         Raises HgpoError for a completion that is stale, a log-probability that is not finite, or an engine that does
         not answer.
         """
@@ -127,6 +129,7 @@ class Collector:
                 for number, answer in self._answers(outstanding, bool(deciding)):
                     outstanding.discard(number)
                     ended = self._observe(number, running[number], answer, temperature)
+                    watch(running[number].episode, ended)
                     if ended:
                         self.pool.release(number)
                         yield running.pop(number).episode

@@ -133,6 +133,7 @@ class LearnerGroup:
 
     def __init__(self, actors: list[Any]) -> None:
         self.actors = actors
+        self._order = threading.Lock()  # every rank gets the calls of several threads in the same order
 
     def log_probs(self, rows: Sequence[Row]) -> list[np.ndarray]:
         return self._join(self.all("log_probs", ray.put(list(rows))), len(rows))
@@ -192,7 +193,8 @@ class LearnerGroup:
         return self._results(self._calls(method, *arguments), method)
 
     def _calls(self, method: str, *arguments: Any) -> list[Any]:
-        return [getattr(actor, method).remote(*arguments) for actor in self.actors]
+        with self._order:
+            return [getattr(actor, method).remote(*arguments) for actor in self.actors]
 
     def _results(self, calls: list[Any], method: str) -> list[Any]:
         results: list[Any] = [None] * len(calls)

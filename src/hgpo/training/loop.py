@@ -40,6 +40,7 @@ from hgpo.training.machines import Machines, open_machines
 from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise, with_times
 from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
+from hgpo.training.scores import Score, Scores, ScoresBeside
 from hgpo.training.signals import StopSignal
 from hgpo.versions import code_commit, hardware, package_versions
 
@@ -166,23 +167,23 @@ class Trainer:
     def iterate(self, iteration: int) -> dict[str, Any]:
         """One iteration; returns what was measured. Raises Interrupted after saving the state if it is to stop."""
         training, clock = self.plan.training, Clock()
+        scores = self._scores()
         try:
-            with clock("rollout"):
-                played = self._collect(iteration)
+            played = self._collect(iteration, scores, clock)
             self._leave_if_stopped()
             failed = self._note_failures(played, f"iteration {iteration + 1}")
             episodes = whole_groups(played)
             expect_tasks(self.pool, self.plan, iteration + 1)  # loaded while the learner works
             steps = [step for episode in episodes for step in episode.steps]
-            rows = [Row(step.prompt_ids, step.response_ids) for step in steps]
             self.machines.engine.sleep()
-            samples, measured, returns = self._compare(episodes, steps, rows, clock)
+            samples, measured, returns = self._compare(episodes, steps, scores, clock)
             self._leave_if_stopped()
         except Interrupted:
             raise
         except HgpoError:
             self._save()  # the weights are still those of the completed iterations
             raise
+        rows = [sample.row for sample in samples]
         with clock("update"):
             learned = self._learn(samples, returns, iteration)
         with clock("weight_sync"):
@@ -229,10 +230,31 @@ class Trainer:
     def _is_last(self) -> bool:
         return self.progress.iteration == self.plan.training.iterations
 
-    def _collect(self, iteration: int) -> list[Episode]:
+    def _scores(self) -> Scores:
+        """What learner and critic are asked about the steps of an iteration."""
+        learner, critic, training = self.machines.learner, self.machines.critic, self.plan.training
+        scores: dict[str, Score] = {"reference_log_probs": learner.reference_log_probs}
+        if training.old_log_probs != "engine":
+            scores["old_log_probs"] = learner.log_probs
+        if critic:
+            scores["values"] = critic.values
+        if not self.plan.model.placement.overlap:
+            return Scores(scores)
+        tokens = self.plan.model.placement.learner_ranks * training.token_budget
+        return ScoresBeside(scores, training.rollouts_per_task, tokens)
+
+    def _collect(self, iteration: int, scores: Scores, clock: Clock) -> list[Episode]:
+        """Plays the episodes of an iteration; if `scores` are computed meanwhile, waits for them, too."""
         jobs, temperature = jobs_of(self.plan, iteration), self.plan.training.temperature
-        keys = ("train", iteration)
-        episodes = list(self.collector.collect(jobs, temperature, keys, self.plan.batch, self.stopped))
+        keys, collect = ("train", iteration), self.collector.collect
+        try:
+            with clock("rollout"):
+                episodes = list(collect(jobs, temperature, keys, self.plan.batch, self.stopped, scores.watch))
+            if not self.stopped() and self.plan.model.placement.overlap:
+                with clock("scores"):
+                    scores.wait()
+        finally:
+            scores.close()
         return sorted(episodes, key=lambda e: e.trajectory)
 
     def _note_failures(self, episodes: list[Episode], when: str) -> int:
@@ -244,14 +266,14 @@ class Trainer:
         return len(lost)
 
     def _compare(
-        self, episodes: list[Episode], steps: list[Step], rows: list[Row], clock: Clock
+        self, episodes: list[Episode], steps: list[Step], scores: Scores, clock: Clock
     ) -> tuple[list[Sample], dict[str, Any], tuple[np.ndarray, np.ndarray] | None]:
         """(samples to learn from, what was measured, for `ppo` returns and values of the steps)."""
-        plan, learner = self.plan, self.machines.learner
+        plan = self.plan
         columns, returns = step_columns(episodes), None
         if self.machines.critic:
             with clock("values"):
-                columns["value"] = self.machines.critic.values(rows).tolist()
+                columns["value"] = [float(value) for value in scores.of("values", episodes)]
         with clock("advantages"):
             values = advantages.compute(plan.estimator, columns, **plan.options)
             if self.machines.critic:
@@ -268,9 +290,9 @@ class Trainer:
             ).metrics
         sampled = [np.asarray(step.log_probs, np.float32) for step in steps]
         with clock("old_log_probs"):
-            old = sampled if plan.training.old_log_probs == "engine" else learner.log_probs(rows)
+            old = sampled if plan.training.old_log_probs == "engine" else scores.of("old_log_probs", episodes)
         with clock("reference_log_probs"):
-            reference = learner.reference_log_probs(rows)
+            reference = scores.of("reference_log_probs", episodes)
         statistics = self.collector.statistics
         measured |= {
             "log_prob_gap": float(np.abs(np.concatenate(old) - np.concatenate(sampled)).mean()),
@@ -279,15 +301,15 @@ class Trainer:
             "engine/busy_share": statistics.engine_s / max(statistics.total_s, 1e-9),
             "engine/stale": statistics.stale,
         }
-        weights: list[np.ndarray | None] = [None] * len(rows)
+        weights: list[np.ndarray | None] = [None] * len(steps)
         if plan.training.old_log_probs == "corrected":
             cap = plan.training.correction_cap
             truncated = [np.exp(np.minimum(o - s, np.log(cap))) for o, s in zip(old, sampled, strict=True)]
             joined, weights = np.concatenate(truncated), list(truncated)
             measured |= {"correction/mean": float(joined.mean()), "correction/capped": float((joined >= cap).mean())}
         samples = [
-            Sample(row, float(value), *arrays)
-            for row, value, *arrays in zip(rows, values, old, reference, weights, strict=True)
+            Sample(Row(step.prompt_ids, step.response_ids), float(value), *arrays)
+            for step, value, *arrays in zip(steps, values, old, reference, weights, strict=True)
         ]
         return samples, measured, returns
 
