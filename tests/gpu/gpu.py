@@ -80,8 +80,8 @@ def deepspeed(stage: int, **changes: Any) -> dict[str, Any]:
     return {"kind": "deepspeed", "zero_stage": stage} | changes
 
 
-def ray(ranks: int = 2, colocated: bool = True) -> dict[str, Any]:
-    return {"kind": "ray", "learner_ranks": ranks, "colocated": colocated}
+def ray(ranks: int = 2, colocated: bool = True, overlap: bool = False) -> dict[str, Any]:
+    return {"kind": "ray", "learner_ranks": ranks, "colocated": colocated, "overlap": overlap}
 
 
 class Job:

@@ -73,6 +73,11 @@ def corrected(experiment: Experiment, lines: Lines) -> None:
     assert all(line["correction/capped"] == 0 for line in lines)
 
 
+def beside_the_rollout(experiment: Experiment, lines: Lines) -> None:
+    assert all(line["time/scores"] < line["time/rollout"] for line in lines)
+    assert all(0 < line["log_prob_gap"] < GAP for line in lines)  # recomputed
+
+
 def merged_adapters(experiment: Experiment, lines: Lines) -> None:
     from hgpo.rollout.policy import load_policy
 
@@ -151,6 +156,13 @@ CASES = [  # those that take longest first
         {"engine": sleeping(replicas=2, sync="ipc"), "placement": ray()},
         check=with_ranks(),
         gpu_only="CUDA shares memory between processes",
+    ),
+    Case(
+        "ranks-overlap",
+        2,
+        {"engine": sleeping(replicas=2), "placement": ray(overlap=True)},
+        {"token_budget": 700},
+        beside_the_rollout,
     ),
     Case("ranks-reload", 2, {"engine": sleeping(replicas=2), "placement": ray()}, check=with_ranks()),
     Case(

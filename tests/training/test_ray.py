@@ -17,7 +17,7 @@ import pytest
 ray = pytest.importorskip("ray")
 
 from hgpo.config.machinery import Engine  # noqa: E402
-from hgpo.errors import ConfigError, HgpoError  # noqa: E402
+from hgpo.errors import ConfigError, HgpoError, Interrupted  # noqa: E402
 from hgpo.rollout import ray_engine  # noqa: E402
 from hgpo.rollout.engines import Request  # noqa: E402
 from hgpo.rollout.policy import save_policy  # noqa: E402
@@ -25,6 +25,7 @@ from hgpo.rollout.ray_engine import EngineRecipe, RayEngine, Replica, checkpoint
 from hgpo.rollout.transformers_engine import TransformersEngine  # noqa: E402
 from hgpo.rollout.weight_transfer import Offer  # noqa: E402
 from hgpo.training import cluster  # noqa: E402
+from hgpo.training.signals import StopSignal  # noqa: E402
 
 SPREAD = {"placement": {"kind": "ray", "colocated": False}, "engine": {"replicas": 1}}
 
@@ -209,6 +210,65 @@ def test_two_plain_learner_ranks_learn_what_one_learns_and_go_on(experiment, pre
         assert line["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-2)
         assert line["loss/entropy"] == pytest.approx(other["loss/entropy"], rel=1e-3)
     assert lines[2]["loss/entropy"] > lines[0]["loss/entropy"]
+
+
+def beside(overlap: bool, **learner: Any) -> dict[str, Any]:
+    """Two learner ranks that compute scores beside the rollout or after it."""
+    placement = {"kind": "ray", "learner_ranks": 2, "colocated": False, "overlap": overlap}
+    return {"placement": placement, "engine": {"replicas": 1}, "learner": learner}
+
+
+@pytest.mark.parametrize(
+    ("method", "learner"), [("ppo", {}), ("hgpo", {"kind": "deepspeed", "zero_stage": 3})], ids=["ppo", "zero-3"]
+)
+def test_scores_beside_the_rollout_are_those_of_after_it(experiment, prepared, tmp_path, method, learner):
+    if learner:
+        pytest.importorskip("deepspeed")
+    (tmp_path / "after").mkdir()
+    after = prepared.other(tmp_path / "after")
+    settings = {"method": method, "iterations": 2, "entropy_coefficient": 0.05, "token_budget": 700}
+    after.train(model=beside(False, **learner), **settings)
+    experiment.train(model=beside(True, **learner), **settings)
+    lines, expected = experiment.metrics(method), after.metrics(method)
+    assert len(lines) == 2
+    for line, other in zip(lines, expected, strict=True):
+        assert line == pytest.approx(other, rel=1e-3, abs=2e-5)
+    whole = (experiment.run_folder(method) / "metrics.jsonl").read_text().splitlines()
+    assert all("time/scores" in line for line in whole)
+
+
+def test_the_death_of_a_learner_beside_the_rollout_stops_the_run_which_then_goes_on(experiment, monkeypatch):
+    real, killed = cluster.LearnerGroup.reference_log_probs, []
+
+    def reference_log_probs(group, rows):
+        if experiment.checkpoints() and not killed:
+            killed.append(group)
+            os.kill(ray.get(group.actors[1].process.remote()), signal.SIGKILL)
+        return real(group, rows)
+
+    monkeypatch.setattr(cluster.LearnerGroup, "reference_log_probs", reference_log_probs)
+    with pytest.raises(HgpoError, match="learner rank 1 died in"):
+        experiment.train(model=beside(True))
+    assert killed and experiment.checkpoints() == ["iteration-000001"]
+    experiment.train(model=beside(True))
+    assert [line["iteration"] for line in experiment.metrics()] == [0, 1, 2]
+
+
+def test_a_run_asked_to_stop_while_it_scores_saves(experiment, monkeypatch):
+    stopped = StopSignal()
+    real = cluster.LearnerGroup.reference_log_probs
+
+    def reference_log_probs(group, rows):
+        if experiment.checkpoints():
+            stopped.received = "SIGTERM"
+        return real(group, rows)
+
+    monkeypatch.setattr(cluster.LearnerGroup, "reference_log_probs", reference_log_probs)
+    with pytest.raises(Interrupted):
+        experiment.train(model=beside(True), stopped=stopped)
+    assert experiment.checkpoints() == ["iteration-000001"]
+    experiment.train(model=beside(True))
+    assert [line["iteration"] for line in experiment.metrics()] == [0, 1, 2]
 
 
 def test_the_death_of_a_learner_stops_the_run_which_then_goes_on(experiment, monkeypatch):
