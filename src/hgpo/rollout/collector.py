@@ -128,14 +128,16 @@ class Collector:
                 statistics.most_running = max(statistics.most_running, len(running))
                 for number, answer in self._answers(outstanding, bool(deciding)):
                     outstanding.discard(number)
-                    ended = self._observe(number, running[number], answer, temperature)
-                    watch(running[number].episode, ended)
-                    if ended:
+                    episode = running[number].episode
+                    if self._observe(number, running[number], answer, temperature):
                         self.pool.release(number)
-                        yield running.pop(number).episode
+                        del running[number]
+                        watch(episode, True)
+                        yield episode
                     else:
                         heard = time.monotonic() if not deciding else heard
                         deciding.add(number)
+                        watch(episode, False)
                 if not deciding:
                     continue
                 polled = time.monotonic()
