@@ -11,6 +11,8 @@ places them in CPU processes instead: to try a command, with `--architecture tin
 
 Parts, each through the code that training runs; one that fails is recorded and the others go on:
   engine      128 x (1000 + 128) tokens through the engine, beside the bare library on the same requests (one GPU)
+  steady      the engine alone, with as many requests open all the time as `--shape` says: each that is completed is
+              followed by another, as in a rollout whose environments take no time
   learner     log-probabilities and updates of mini-batches of 256 x 1128 tokens, beside bare forward and backward
               passes of 16 x 1128 tokens; updates of 256 rows of unequal lengths, one after the other (one GPU)
   iteration   whole iterations, after one of `--warm-up-steps` steps: rollout, advantages, old and reference
@@ -83,7 +85,7 @@ ARCHITECTURES = {
 SPREAD = 0.56
 LIMIT = 4
 CASES = ("equal", "unequal", "ends")
-PARTS = ("engine", "learner", "iteration", "lockstep", "thread", "sync")
+PARTS = ("engine", "steady", "learner", "iteration", "lockstep", "thread", "sync")
 RUN = Run("model", "alfworld", "hgpo", 2, 0)
 
 
@@ -213,6 +215,8 @@ def main() -> None:
             report.add("start", {"weights_s": prepared - begin, "engine_and_learner_s": opened - prepared})
             if "engine" in options.parts:
                 report.measure("engine", lambda: time_engine(machines, options))
+            if "steady" in options.parts:
+                report.measure("steady", lambda: time_steady(machines, options))
             if "learner" in options.parts:
                 report.measure("learner", lambda: time_learner(machines, options))
             time_training(plan, machines, options, report)
@@ -416,6 +420,35 @@ def time_engine(machines: Machines, options: argparse.Namespace) -> dict[str, fl
         result["ours_again_s"] = timed(lambda: ours(requests(6000)))
         result["share_of_bare"] = 2 * result["bare_s"] / (result["ours_s"] + result["ours_again_s"])
     return result
+
+
+def time_steady(machines: Machines, options: argparse.Namespace, rounds: int = 6) -> dict[str, float]:
+    """Tokens per second once the first requests, of unequal lengths, are completed, and until the last is submitted."""
+    count, prompt, response = options.shape
+    random = np.random.default_rng(2)
+    lengths = random.integers(1, response, count, endpoint=True).tolist() + [response] * (rounds * count)
+    waiting = [
+        Request(n, random.integers(10, 1000, prompt).tolist(), n, length, 1.0) for n, length in enumerate(lengths)
+    ][::-1]
+    for _ in range(count):
+        machines.engine.submit(waiting.pop())
+    tokens, done, begin = 0, 0, 0.0
+    while waiting:
+        for completion in machines.engine.poll():
+            done += 1
+            if done > count:
+                tokens += len(completion.token_ids)
+            elif done == count:
+                begin = time.perf_counter()
+            if waiting:
+                machines.engine.submit(waiting.pop())
+    seconds = time.perf_counter() - begin
+    machines.engine.clear()
+    return {
+        "seconds": seconds,
+        "tokens_per_s": tokens / seconds,
+        "ms_per_token_of_each": 1000 * count * seconds / tokens,
+    }
 
 
 def time_learner(machines: Machines, options: argparse.Namespace) -> dict[str, float]:
