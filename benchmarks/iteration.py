@@ -60,7 +60,7 @@ from hgpo.training.checkpoint import Progress
 from hgpo.training.embedded import train_tokenizer
 from hgpo.training.journal import Journal
 from hgpo.training.learner import Sample
-from hgpo.training.loop import Trainer
+from hgpo.training.loop import Trainer, jobs_of
 from hgpo.training.machines import Machines, open_machines
 from hgpo.training.metrics import Clock
 from hgpo.training.plan import Plan, make_plan
@@ -258,8 +258,12 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--ends-iterations", type=int, default=1, help="iterations with ends")
     parser.add_argument("--same-tasks", action="store_true", help="iterations all play the first one's tasks")
     parser.add_argument("--late", type=int, nargs="*", default=[], help="iterations whose games are not loaded ahead")
-    parser.add_argument("--overlap", type=int, nargs="*", default=[], help="iterations with placement.overlap")
-    parser.add_argument("--recompute", type=int, nargs="*", default=[], help="iterations with recomputed old ones")
+    parser.add_argument(
+        "--overlap", type=int, nargs="*", default=[], help="iterations with placement.overlap; 0: the warm-up"
+    )
+    parser.add_argument(
+        "--recompute", type=int, nargs="*", default=[], help="iterations with recomputed old log-probabilities"
+    )
     parser.add_argument("--shape", type=int, nargs=3, default=[128, 1000, 128], help="requests, prompt, response")
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--token-budget", type=int, default=9024, help="tokens of a micro-batch; 9,024 fit 80 GB")
@@ -272,6 +276,8 @@ def read_options() -> argparse.Namespace:
         parser.error("--cases ends needs --ends FOLDER")
     options.ends_iterations *= bool(options.ends)
     options.ray |= options.gpus > 1 or (options.replicas or 1) > 1
+    if options.overlap and not options.ray:
+        parser.error("--overlap needs --ray or several GPUs")
     if options.parts is None:
         options.parts = ["iteration", "lockstep", "sync"] if options.ray else list(PARTS)
     if options.cpu:
@@ -512,17 +518,22 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
         trainer = Trainer(plan, machines, pool, Progress(), StopSignal(), Journal(plan.folder / "train.log"))
         if "iteration" in options.parts:
             expect = pool.expect
+            again = [job.task for job in jobs_of(plan, 1)]
+            ahead = (lambda tasks: expect(again)) if options.same_tasks else expect
             planned = [("warm-up", options.warm_up_steps, options.uneven, None)]
             planned += [
                 (f"iteration {n + 1}", options.max_steps, options.uneven, None) for n in range(options.iterations)
             ]
-            planned += [("iteration, ends", options.max_steps, True, options.ends)] * options.ends_iterations
+            planned += [
+                (f"iteration {n + 1}, ends", options.max_steps, True, options.ends)
+                for n in range(options.iterations, options.iterations + options.ends_iterations)
+            ]
             for number, (name, steps, uneven, ends) in enumerate(planned):
                 late = number + 1 in options.late  # an iteration's games are loaded while the learner of the last works
-                pool.expect = list if late else expect  # type: ignore[method-assign,assignment]
+                pool.expect = list if late else ahead  # type: ignore[method-assign,assignment]
                 with_steps(trainer, steps, uneven, options, ends)
-                overlap = number + 1 in options.overlap
-                old = "recompute" if number + 1 in options.recompute else options.old_log_probs
+                overlap = number in options.overlap
+                old = "recompute" if number in options.recompute else options.old_log_probs
                 with_scores(trainer, overlap, old)
                 name += ", overlap" * overlap + ", recompute" * (old != options.old_log_probs)
                 drawn = min(number, 1) if options.same_tasks else number

@@ -16,6 +16,9 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
+from experiment import BODY, Experiment  # noqa: E402
+
+from hgpo.cli import cli  # noqa: E402
 from hgpo.config.machinery import Engine  # noqa: E402
 from hgpo.errors import ConfigError, HgpoError, Interrupted  # noqa: E402
 from hgpo.rollout import ray_engine  # noqa: E402
@@ -218,23 +221,57 @@ def beside(overlap: bool, **learner: Any) -> dict[str, Any]:
     return {"placement": placement, "engine": {"replicas": 1}, "learner": learner}
 
 
-@pytest.mark.parametrize(
-    ("method", "learner"), [("ppo", {}), ("hgpo", {"kind": "deepspeed", "zero_stage": 3})], ids=["ppo", "zero-3"]
-)
-def test_scores_beside_the_rollout_are_those_of_after_it(experiment, prepared, tmp_path, method, learner):
-    if learner:
-        pytest.importorskip("deepspeed")
-    (tmp_path / "after").mkdir()
-    after = prepared.other(tmp_path / "after")
-    settings = {"method": method, "iterations": 2, "entropy_coefficient": 0.05, "token_budget": 700}
-    after.train(model=beside(False, **learner), **settings)
-    experiment.train(model=beside(True, **learner), **settings)
-    lines, expected = experiment.metrics(method), after.metrics(method)
+# ZeRO-3 leaves small weights whole
+WIDE = {"embedded": BODY["models"]["tiny"]["embedded"] | {"intermediate_size": 2048}}
+ZERO_3 = {"kind": "deepspeed", "zero_stage": 3}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory) -> Experiment:
+    """As `prepared`, with a model of which ZeRO-3 shards something."""
+    pytest.importorskip("deepspeed")
+    experiment = Experiment(tmp_path_factory.mktemp("wide"))
+    for command in experiment.preparation(model=WIDE):
+        cli.main(command, standalone_mode=False)
+    return experiment
+
+
+@pytest.mark.parametrize(("method", "learner"), [("ppo", {}), ("hgpo", ZERO_3)], ids=["ppo", "zero-3"])
+def test_scores_beside_the_rollout_are_those_of_after_it(request, tmp_path, method, learner):
+    start = request.getfixturevalue("wide" if learner else "prepared")
+    settings = {"method": method, "iterations": 2, "entropy_coefficient": 0.05, "token_budget": 350}
+    runs = []
+    for overlap in (False, True):
+        (tmp_path / str(overlap)).mkdir()
+        runs.append(start.other(tmp_path / str(overlap)))
+        runs[-1].train(model=(WIDE if learner else {}) | beside(overlap, **learner), **settings)
+    after, lines = (run.metrics(method) for run in runs)
     assert len(lines) == 2
-    for line, other in zip(lines, expected, strict=True):
+    for line, other in zip(lines, after, strict=True):
         assert line == pytest.approx(other, rel=1e-3, abs=2e-5)
-    whole = (experiment.run_folder(method) / "metrics.jsonl").read_text().splitlines()
+    whole = (runs[1].run_folder(method) / "metrics.jsonl").read_text().splitlines()
     assert all("time/scores" in line for line in whole)
+
+
+def test_a_rank_that_fails_while_others_wait_for_it_ends_the_run_with_its_error(wide, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "FAILURE_GRACE_S", 5.0)
+    experiment, real, failed = wide.other(tmp_path), cluster.LearnerGroup.log_probs, []
+
+    def log_probs(group, rows):
+        if failed or not experiment.checkpoints():
+            return real(group, rows)
+        failed.append(group)
+        calls = [actor.log_probs.remote(given) for actor, given in zip(group.actors, [None, rows], strict=True)]
+        return group._join(group._results(calls, "log_probs"), len(rows))
+
+    monkeypatch.setattr(cluster.LearnerGroup, "log_probs", log_probs)
+    begin = time.monotonic()
+    with pytest.raises(HgpoError, match="learner rank 0 failed in log_probs"):
+        experiment.train(model=WIDE | beside(True, **ZERO_3), token_budget=350)
+    assert failed and time.monotonic() - begin < 120
+    monkeypatch.undo()
+    experiment.train(model=WIDE | beside(True, **ZERO_3), token_budget=350)
+    assert [line["iteration"] for line in experiment.metrics()] == [0, 1, 2]
 
 
 def test_the_death_of_a_learner_beside_the_rollout_stops_the_run_which_then_goes_on(experiment, monkeypatch):

@@ -101,6 +101,28 @@ def test_what_goes_wrong_beside_the_rollout_ends_it():
     scores.close()
 
 
+def test_no_error_is_lost_however_its_moment_falls():
+    class Failing:
+        """Ends in an error between two looks."""
+
+        def __init__(self) -> None:
+            self.looks = 0
+
+        def done(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+        def result(self) -> None:
+            raise HgpoError("the learner is gone", "start again")
+
+    scores = ScoresBeside({"length": score}, 2, 1)
+    scores._asked = [Failing()]
+    scores.watch(episode("task", 0), False)
+    with pytest.raises(HgpoError, match="the learner is gone"):
+        scores.wait()
+    scores.close()
+
+
 def test_closing_waits_for_what_runs_and_gives_up_the_rest():
     begun, go_on, asked = threading.Event(), threading.Event(), []
 

@@ -38,6 +38,7 @@ from hgpo.training.signals import SIGNALS
 
 START_TIMEOUT_S = 300.0
 LEARNER_TIMEOUT_S = 3600.0
+FAILURE_GRACE_S = 120.0  # for the other ranks to answer once one has failed
 
 
 class LearnerRank:
@@ -217,8 +218,14 @@ class LearnerGroup:
                     "run the same command again to go on from the newest checkpoint",
                 ) from None
             except RayError as error:
+                self._settle(list(waiting))
                 raise failure(error, f"learner rank {rank} failed in {method}") from None
         return results
+
+    def _settle(self, calls: list[Any]) -> None:
+        """Lets the ranks end what one has failed in; ends them all if they do not: they may wait for that one."""
+        if calls and ray.wait(calls, num_returns=len(calls), timeout=FAILURE_GRACE_S)[1]:
+            self.close()
 
     @staticmethod
     def _join(parts: list[dict[int, np.ndarray]], count: int) -> list[np.ndarray]:

@@ -181,7 +181,7 @@ class Trainer:
         except Interrupted:
             raise
         except HgpoError:
-            self._save()  # the weights are still those of the completed iterations
+            self._save_if_possible()  # the weights are still those of the completed iterations
             raise
         rows = [sample.row for sample in samples]
         with clock("update"):
@@ -372,6 +372,13 @@ class Trainer:
         if newest and holds_state(newest[0], self.progress, self.plan.identity):
             return
         save_checkpoint(folder, self.progress, self.plan.identity, training.keep_checkpoints, self.machines.write)
+
+    def _save_if_possible(self) -> None:
+        """After an error, which matters more than one that it leads to."""
+        try:
+            self._save()
+        except HgpoError as error:
+            self.journal(f"{self.plan.run}: its state could not be saved: {error.message}")
 
     def _write_final(self) -> None:
         with written_whole(self.plan.folder / "final") as temporary:

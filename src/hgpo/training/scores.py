@@ -96,10 +96,10 @@ class ScoresBeside(Scores):
 
     def watch(self, episode: Episode, ended: bool) -> None:
         """As above. Raises what went wrong with scores so far."""
-        for asked in self._asked:
-            if asked.done():
-                asked.result()
-        self._asked = [asked for asked in self._asked if not asked.done()]
+        answered = [asked for asked in self._asked if asked.done()]
+        self._asked = [asked for asked in self._asked if asked not in answered]
+        for asked in answered:
+            asked.result()
         group = self._groups.setdefault(episode.task, Group(self._rollouts, self._tokens))
         for block in group.take(episode, ended):
             self._asked.append(self._threads.submit(self._compute, block))
