@@ -1,6 +1,7 @@
 """The configuration: one typed description, used by the command line, the JSON schema and the workflow."""
 
 from hgpo.config.experiment import (
+    BASELINES,
     ENVIRONMENTS,
     PROMPTED,
     SCRIPTED,
@@ -28,6 +29,7 @@ from hgpo.config.runs import (
 
 __all__ = [
     "ENVIRONMENTS",
+    "BASELINES",
     "PROMPTED",
     "SCRIPTED",
     "Config",

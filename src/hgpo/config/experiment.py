@@ -30,6 +30,7 @@ BaselineName = Literal["random", "expert", "zero_shot", "react", "reflexion"]
 
 SCRIPTED = ("random", "expert")  # baselines without a model
 PROMPTED = ("zero_shot", "react", "reflexion")  # baselines of a model as it is, before any training
+BASELINES = (*SCRIPTED, *PROMPTED)
 
 
 def check_differ(key: str, values: list[Any]) -> None:
@@ -476,7 +477,7 @@ class Config(Settings):
             if name not in self.models:
                 raise ValueError(f"matrix.models: {name!r} is not one of the models {sorted(self.models)}")
             self._baselines_fit(name)
-        for name in ("warm_start", *SCRIPTED, *PROMPTED):
+        for name in ("warm_start", *BASELINES):
             if name in self.methods:
                 raise ValueError(f"methods: the name {name!r} is taken; tables call something else so")
         for name in self.matrix.methods:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo.agent import Template, load_template
-from hgpo.config import PROMPTED, SCRIPTED, Config, EnvironmentSettings, Model, Run
+from hgpo.config import BASELINES, PROMPTED, SCRIPTED, Config, EnvironmentSettings, Model, Run
 from hgpo.envs import environment_factory, open_environment
 from hgpo.envs.base import Environment
 from hgpo.envs.pool import Pool
@@ -77,7 +77,7 @@ def make_player(config: Config, run: Run, checkpoint: Path | None) -> Player:
         if checkpoint is None:
             raise ConfigError(
                 f"no checkpoint to evaluate as {run.method}",
-                f"name its folder; only the baselines {', '.join((*SCRIPTED, *PROMPTED))} go without",
+                f"name its folder; only the baselines {', '.join(BASELINES)} go without",
             )
         checkpoint = checkpoint.resolve()  # its records lie beside it, whatever it is called here
         _check_belongs(checkpoint, run)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hgpo.config import PROMPTED, SCRIPTED, Config, Run, plan_runs
+from hgpo.config import BASELINES, Config, Run, plan_runs
 from hgpo.errors import DataError
 from hgpo.evaluation.statistics import Array
 from hgpo.evaluation.store import Episodes, load_episodes
@@ -19,7 +19,6 @@ from hgpo.files import read_object
 from hgpo.tasks import Panel, load_panel
 
 WARM_START = "warm_start"
-BASELINES = (*SCRIPTED, *PROMPTED)
 CELL = ["model", "environment", "method", "history"]
 
 

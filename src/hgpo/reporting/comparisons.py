@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from hgpo.config import BASELINES
 from hgpo.evaluation.statistics import compare, holm
-from hgpo.reporting.collect import BASELINES, WARM_START, NotMeasured, Results, outcomes
+from hgpo.reporting.collect import WARM_START, NotMeasured, Results, outcomes
 from hgpo.reporting.table import Table, points
 
 CAPTION = (

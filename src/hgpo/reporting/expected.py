@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hgpo.config import PROMPTED, SCRIPTED, Config
+from hgpo.config import BASELINES, Config
 
 
 def expected_tables(config: Config) -> list[str]:
@@ -15,7 +15,7 @@ def expected_tables(config: Config) -> list[str]:
     trainable = any(config.models[model].trainable for model in matrix.models)
     if not trainable:  # endpoints only: nothing is trained, nothing compared
         return sorted(names)
-    names |= {"comparisons"} if len(matrix.methods) > 1 and set(matrix.methods) - {*SCRIPTED, *PROMPTED} else set()
+    names |= {"comparisons"} if len(matrix.methods) > 1 and set(matrix.methods) - set(BASELINES) else set()
     names |= {"ablation"} if len(hgpo) > 1 else set()
     return sorted(names)
 

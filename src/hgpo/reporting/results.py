@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from hgpo.config import BASELINES
 from hgpo.evaluation.statistics import Difference, Summary, difference, summarise
-from hgpo.reporting.collect import BASELINES, CELL, WARM_START, Results, outcomes
+from hgpo.reporting.collect import CELL, WARM_START, Results, outcomes
 from hgpo.reporting.table import Table, interval, mean_sd, percent, points
 
 CAPTION = (

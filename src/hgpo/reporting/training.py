@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from hgpo import advantages
-from hgpo.reporting.collect import BASELINES, CELL, WARM_START, NotMeasured, Results
+from hgpo.config import BASELINES
+from hgpo.reporting.collect import CELL, WARM_START, NotMeasured, Results
 from hgpo.reporting.paper import reported
 from hgpo.reporting.results import results_table
 from hgpo.reporting.table import Table, interval, mean_sd

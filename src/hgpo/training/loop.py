@@ -40,7 +40,7 @@ from hgpo.training.machines import Machines, open_machines
 from hgpo.training.metrics import Clock, MetricsLog, save_rollouts, summarise, with_times
 from hgpo.training.plan import Plan, make_plan
 from hgpo.training.probe import check_gap
-from hgpo.training.scores import Score, Scores, ScoresBeside
+from hgpo.training.scores import Score, Scores, ScoresBeside, row_of
 from hgpo.training.signals import StopSignal
 from hgpo.versions import code_commit, hardware, package_versions
 
@@ -308,7 +308,7 @@ class Trainer:
             joined, weights = np.concatenate(truncated), list(truncated)
             measured |= {"correction/mean": float(joined.mean()), "correction/capped": float((joined >= cap).mean())}
         samples = [
-            Sample(Row(step.prompt_ids, step.response_ids), float(value), *arrays)
+            Sample(row_of(step), float(value), *arrays)
             for step, value, *arrays in zip(steps, values, old, reference, weights, strict=True)
         ]
         return samples, measured, returns

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from hgpo.rollout.episode import Episode
+from hgpo.rollout.episode import Episode, Step
 from hgpo.training.batches import Row
 
 Score = Callable[[Sequence[Row]], Sequence[Any]]  # one result for each row, in their order
@@ -42,7 +42,7 @@ class Group:
         blocks = []
         for position in range(self._slices, whole):
             piece = [(e, position) for e in episodes if position < len(e.steps)]
-            tokens = sum(len(row_of(*place)) for place in piece)
+            tokens = sum(len(row_of(e.steps[position])) for e, _ in piece)
             if self._waiting and self._tokens + tokens > self._most:
                 blocks.append(self._flush())
             self._waiting += piece
@@ -71,7 +71,7 @@ class Scores:
 
     def of(self, name: str, episodes: Sequence[Episode]) -> list[Any]:
         """One score of every step, episode after episode."""
-        rows = [row_of(episode, step) for episode in episodes for step in range(len(episode.steps))]
+        rows = [row_of(step) for episode in episodes for step in episode.steps]
         return list(self._scores[name](rows))
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class ScoresBeside(Scores):
             self._asked.append(self._threads.submit(self._compute, block))
 
     def _compute(self, block: list[tuple[Episode, int]]) -> None:
-        rows = [row_of(*place) for place in block]
+        rows = [row_of(episode.steps[step]) for episode, step in block]
         for name, score in self._scores.items():
             for (episode, step), value in zip(block, score(rows), strict=True):
                 self._of.setdefault((episode.trajectory, step), {})[name] = value
@@ -123,6 +123,5 @@ class ScoresBeside(Scores):
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def row_of(episode: Episode, step: int) -> Row:
-    taken = episode.steps[step]
-    return Row(taken.prompt_ids, taken.response_ids)
+def row_of(step: Step) -> Row:
+    return Row(step.prompt_ids, step.response_ids)
