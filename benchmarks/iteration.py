@@ -17,6 +17,7 @@ Parts, each through the code that training runs; one that fails is recorded and 
               passes of 16 x 1128 tokens; updates of 256 rows of unequal lengths, one after the other (one GPU)
   iteration   whole iterations, after one of `--warm-up-steps` steps: rollout, advantages, old and reference
               log-probabilities, update, weight sync; with `--ends` one more
+  rollout     rollouts of `--lockstep-steps` steps, `--turns` times, after one of one step, which loads the games
   lockstep    the same rollouts of `--lockstep-steps` steps by turns: asynchronous as training has them, and with every
               turn waiting for the slowest environment and completion; with responses of one length (`equal`), of
               lengths as training shows (`unequal`, see SPREAD), and these in episodes of up to `--max-steps` steps
@@ -85,7 +86,7 @@ ARCHITECTURES = {
 SPREAD = 0.56
 LIMIT = 4
 CASES = ("equal", "unequal", "ends")
-PARTS = ("engine", "steady", "learner", "iteration", "lockstep", "thread", "sync")
+PARTS = ("engine", "steady", "learner", "iteration", "rollout", "lockstep", "thread", "sync")
 RUN = Run("model", "alfworld", "hgpo", 2, 0)
 
 
@@ -510,7 +511,7 @@ def time_learner(machines: Machines, options: argparse.Namespace) -> dict[str, f
 
 def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, report: Report) -> None:
     """Iterations and rollouts; the same environment workers serve all of them."""
-    if not {"iteration", "lockstep", "thread", "sync"} & set(options.parts):
+    if not {"iteration", "rollout", "lockstep", "thread", "sync"} & set(options.parts):
         return
     factory = environment_factory(RUN.environment, plan.config.data_folder(RUN.environment))
     with Pool(factory, workers=options.workers, group_size=options.rollouts) as pool:
@@ -538,6 +539,8 @@ def time_training(plan: Plan, machines: Machines, options: argparse.Namespace, r
                 name += ", overlap" * overlap + ", recompute" * (old != options.old_log_probs)
                 drawn = min(number, 1) if options.same_tasks else number
                 report.measure(name, lambda n=drawn: time_iteration(trainer, n, options))
+        if "rollout" in options.parts:
+            report.measure("rollouts", lambda: time_rollouts(trainer, options))
         if "lockstep" in options.parts:
             for case in options.cases:
                 report.measure(f"rollout, {case}", lambda c=case: time_lockstep(trainer, c, options))
@@ -582,6 +585,21 @@ def time_iteration(trainer: Trainer, number: int, options: argparse.Namespace) -
             numbers[f"learner/{phase}_tokens_per_s"] = tokens / numbers[f"time/{phase}"]
     total = numbers["time/total"]
     numbers["goal"] = f"iteration of {total:.1f} s <= {options.goal:g} s: {'yes' if total <= options.goal else 'no'}"
+    return numbers
+
+
+def time_rollouts(trainer: Trainer, options: argparse.Namespace) -> dict[str, Any]:
+    with_steps(trainer, 1, options.uneven, options)
+    play(trainer)
+    with_steps(trainer, options.lockstep_steps, options.uneven, options, options.ends)
+    numbers: dict[str, Any] = {}
+    for number in range(options.turns):
+        print(f"rollout {number} begins", flush=True)
+        trainer.machines.engine.sleep()
+        trainer.machines.engine.update_weights(trainer.machines.learner, trainer.machines.engine.version)
+        numbers[f"rollout_{number}_s"] = timed(lambda: play(trainer))
+        numbers[f"rollout_{number}_busy_share"] = busy_share(trainer)
+        numbers[f"rollout_{number}_completions"] = trainer.collector.statistics.completions
     return numbers
 
 

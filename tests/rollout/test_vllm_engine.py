@@ -192,6 +192,33 @@ def test_a_step_of_any_size_has_a_graph_that_is_hardly_larger(at_once, context):
         assert graph < tokens + max(8, tokens / 8)
 
 
+def test_the_largest_graph_is_as_large_as_a_step():
+    """vLLM leaves out larger ones, and a step of prompts that came together would have none."""
+    from hgpo.rollout.vllm_engine import LARGEST_GRAPH, graph_sizes
+
+    assert graph_sizes(64, 2560)[-1] == LARGEST_GRAPH
+    assert graph_sizes(64, 2560, {"max_num_batched_tokens": 1000})[-1] == 1000
+
+
+def test_attention_is_captured_where_it_can_be_and_was_not_chosen_by_the_user():
+    from hgpo.rollout.vllm_engine import graphs
+
+    assert graphs(4, 100, 9, {"max_num_batched_tokens": 300})["cudagraph_mode"] == "FULL"
+    assert "cudagraph_mode" not in graphs(4, 100, 8, {})
+    assert "cudagraph_mode" not in graphs(4, 100, 9, {"attention_backend": "TRITON_ATTN"})
+
+
+@needs_vllm
+def test_vllm_takes_what_it_is_told_about_graphs():
+    from vllm.config import CompilationConfig, CUDAGraphMode
+
+    from hgpo.rollout.vllm_engine import graph_sizes, graphs
+
+    config = CompilationConfig(**graphs(4, 100, 9, {}))
+    assert config.cudagraph_mode == CUDAGraphMode.FULL
+    assert config.cudagraph_capture_sizes == graph_sizes(4, 100)
+
+
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")
 def test_its_absence_is_one_message(tmp_path):
     from hgpo.rollout.vllm_engine import VllmEngine
