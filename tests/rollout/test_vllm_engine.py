@@ -193,30 +193,21 @@ def test_a_step_of_any_size_has_a_graph_that_is_hardly_larger(at_once, context):
 
 
 def test_the_largest_graph_is_as_large_as_a_step():
-    """vLLM leaves out larger ones, and a step of prompts that came together would have none."""
+    """vLLM leaves out larger ones, silently."""
     from hgpo.rollout.vllm_engine import LARGEST_GRAPH, graph_sizes
 
     assert graph_sizes(64, 2560)[-1] == LARGEST_GRAPH
-    assert graph_sizes(64, 2560, {"max_num_batched_tokens": 1000})[-1] == 1000
-
-
-def test_attention_is_captured_where_it_can_be_and_was_not_chosen_by_the_user():
-    from hgpo.rollout.vllm_engine import graphs
-
-    assert graphs(4, 100, 9, {"max_num_batched_tokens": 300})["cudagraph_mode"] == "FULL"
-    assert "cudagraph_mode" not in graphs(4, 100, 8, {})
-    assert "cudagraph_mode" not in graphs(4, 100, 9, {"attention_backend": "TRITON_ATTN"})
+    assert graph_sizes(64, 2560, 1000)[-1] == 1000
 
 
 @needs_vllm
-def test_vllm_takes_what_it_is_told_about_graphs():
-    from vllm.config import CompilationConfig, CUDAGraphMode
+@pytest.mark.parametrize("mode", ["FULL", "full"])
+def test_graphs_that_compute_some_prompts_wrongly_are_refused(tmp_path, mode):
+    from hgpo.rollout.vllm_engine import VllmEngine
 
-    from hgpo.rollout.vllm_engine import graph_sizes, graphs
-
-    config = CompilationConfig(**graphs(4, 100, 9, {}))
-    assert config.cudagraph_mode == CUDAGraphMode.FULL
-    assert config.cudagraph_capture_sizes == graph_sizes(4, 100)
+    settings = Engine(kind="vllm", arguments={"compilation_config": {"cudagraph_mode": mode}})
+    with pytest.raises(ConfigError, match="computes some prompts wrongly"):
+        VllmEngine(tmp_path, settings, "float32", 256, 16, 0)
 
 
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")

@@ -16,7 +16,6 @@ from hgpo.rollout.policy import named_weights
 from hgpo.rollout.weight_transfer import Meeting, Offer
 
 LARGEST_GRAPH = 2048  # tokens: vLLM's `max_num_batched_tokens`, i.e. no step has more
-HOPPER = 9  # compute capability
 
 
 class VllmEngine:
@@ -74,8 +73,8 @@ class VllmEngine:
             "seed": 0,
         }
         if on_gpu and not settings.eager and "compilation_config" not in settings.arguments:
-            major, _ = torch.cuda.get_device_capability()
-            arguments["compilation_config"] = graphs(at_once, context, major, settings.arguments)
+            most = settings.arguments.get("max_num_batched_tokens") or LARGEST_GRAPH
+            arguments["compilation_config"] = {"cudagraph_capture_sizes": graph_sizes(at_once, context, most)}
         if not on_gpu:  # a seeded request whose prompt comes in pieces ends in "CPU Generator does not use offset"
             arguments["enable_chunked_prefill"] = False
         if settings.tensor_parallel > 1:  # in a Ray actor vLLM would want a bundle for each worker
@@ -98,6 +97,13 @@ class VllmEngine:
                 raise ConfigError(f"engine.arguments: {name} is set by hgpo itself", "leave it out")
             if name not in known:
                 raise ConfigError(f"engine.arguments: vLLM knows no argument {name}", "see vLLM's EngineArgs")
+        config = further.get("compilation_config")
+        mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
+        if str(mode).upper() == "FULL" and "attention_backend" not in further:
+            raise ConfigError(
+                "engine.arguments: with `cudagraph_mode: FULL` vLLM's FlashAttention 3 computes some prompts wrongly",
+                "set FULL_AND_PIECEWISE, vLLM's default, or name another attention_backend, too",
+            )
 
     def submit(self, request: Request) -> None:
         check_request(request, self._context)
@@ -185,26 +191,13 @@ class VllmEngine:
         return Completion(number, tokens, log_probs, finish, self.version, mixed)
 
 
-def graphs(at_once: int, context: int, major: int, further: dict[str, Any]) -> dict[str, Any]:
-    """vLLM's `compilation_config`. major: of the GPU's compute capability. further: the user's own arguments.
-
-    On Hopper (9) FlashAttention 3 can be captured with everything around it, for steps that hold a prompt, too; vLLM's
-    default leaves their attention out, and launching them piece by piece takes longer than computing them.
-    """
-    config: dict[str, Any] = {"cudagraph_capture_sizes": graph_sizes(at_once, context, further)}
-    if major == HOPPER and not {"attention_backend", "attention_config"} & set(further):
-        config["cudagraph_mode"] = "FULL"
-    return config
-
-
-def graph_sizes(at_once: int, context: int, further: dict[str, Any] | None = None) -> list[int]:
+def graph_sizes(at_once: int, context: int, most: int = LARGEST_GRAPH) -> list[int]:
     """Numbers of tokens that CUDA graphs are captured for, ascending, at most an eighth apart from 64 on.
 
-    vLLM's own sizes end at twice `at_once`. Here prompts arrive at almost every step, beside the tokens that others
-    decode; without a graph that large, such a step takes three times as long, most of it launching kernels. The last
-    size is that of a whole step: when many prompts arrive together, all steps but the last are of that size.
+    most: tokens of a step. vLLM's own sizes end at twice `at_once`. Here prompts arrive at almost every step, beside
+    the tokens that others decode; without a graph that large, such a step takes three times as long, most of it
+    launching kernels.
     """
-    most = (further or {}).get("max_num_batched_tokens") or LARGEST_GRAPH
     sizes, last = [1, 2, 4, 8], min(at_once * context, LARGEST_GRAPH, most)
     while sizes[-1] < last:
         sizes.append(min(sizes[-1] + max(8, sizes[-1] // 64 * 8), last))

@@ -294,8 +294,10 @@ class Trainer:
         with clock("reference_log_probs"):
             reference = scores.of("reference_log_probs", episodes)
         statistics = self.collector.statistics
+        gaps = [np.abs(mine - theirs) for mine, theirs in zip(old, sampled, strict=True)]
         measured |= {
-            "log_prob_gap": float(np.abs(np.concatenate(old) - np.concatenate(sampled)).mean()),
+            "log_prob_gap": float(np.concatenate(gaps).mean()),
+            "log_prob_gap_worst": max((float(gap.mean()) for gap in gaps if gap.size), default=0.0),
             "advantage/mean": float(values.mean()),
             "advantage/std": float(values.std()),
             "engine/busy_share": statistics.engine_s / max(statistics.total_s, 1e-9),

@@ -23,16 +23,18 @@ def check_gap(
 ) -> dict[str, float]:
     """Mean |difference| of log-probabilities on a few short completions, as `sync_gap`; nothing for an engine that
     uses the learner's own weights. most: tokens that a response may have, so that any prompt leaves room for them.
+    The prompts arrive one after the other, so that, as in a rollout, each is read beside responses under way.
 
     Raises HgpoError if it is larger than `engine.gap_alarm`.
     """
     if isinstance(machines.engine, TransformersEngine):
         return {}
     prompts = [row.prompt_ids for row in rows[:: max(1, len(rows) // PROMPTS)][:PROMPTS]]
+    done: list[Completion] = []
     for number, prompt in enumerate(prompts):
         seed = derive_seed(version, "sampling", "probe", number)
         machines.engine.submit(Request(number, prompt, seed, min(TOKENS, most), temperature))
-    done: list[Completion] = []
+        done += machines.engine.poll()
     deadline = time.monotonic() + settings.timeout_s
     while len(done) < len(prompts):
         done += machines.engine.poll()
