@@ -64,6 +64,22 @@ def test_lost_episodes_are_counted_and_the_journal_names_the_first(experiment, m
     assert journal.count("the wall fell down") == 1
 
 
+def test_the_worst_response_of_an_engine_that_misread_one_prompt_shows(experiment, monkeypatch):
+    real = Collector.collect
+
+    def misread(collector, jobs, temperature, keys, *others):
+        for number, episode in enumerate(real(collector, jobs, temperature, keys, *others)):
+            if keys[0] == "train" and number == 0:
+                episode.steps[0].log_probs = [value - 2.0 for value in episode.steps[0].log_probs]
+            yield episode
+
+    monkeypatch.setattr(Collector, "collect", misread)
+    experiment.train(iterations=1, validate_every=0)
+    [line] = experiment.metrics()
+    assert line["log_prob_gap_worst"] == pytest.approx(2.0, abs=1e-3)
+    assert 0 < line["log_prob_gap"] < 1.0
+
+
 def test_a_validation_without_an_episode_makes_no_policy_the_best(experiment, monkeypatch):
     lose(monkeypatch, "validation", 1)
     experiment.train(iterations=1)
