@@ -594,18 +594,14 @@ def time_rollouts(trainer: Trainer, options: argparse.Namespace) -> dict[str, An
     with_steps(trainer, options.lockstep_steps, options.uneven, options, options.ends)
     numbers: dict[str, Any] = {}
     for number in range(options.turns):
-        print(f"rollout {number} begins", flush=True)
-        trainer.machines.engine.sleep()
-        trainer.machines.engine.update_weights(trainer.machines.learner, trainer.machines.engine.version)
-        numbers[f"rollout_{number}_s"] = timed(lambda: play(trainer))
-        numbers[f"rollout_{number}_busy_share"] = busy_share(trainer)
+        numbers |= play_anew(trainer, f"rollout_{number}")
         numbers[f"rollout_{number}_completions"] = trainer.collector.statistics.completions
     return numbers
 
 
 def time_lockstep(trainer: Trainer, case: str, options: argparse.Namespace) -> dict[str, Any]:
     """The same episodes by turns, each time without prompts cached before, after one step, which loads the games."""
-    collector, machines = trainer.collector, trainer.machines
+    collector = trainer.collector
     uneven = case != "equal"
     with_steps(trainer, 1, uneven, options)
     play(trainer)
@@ -617,14 +613,19 @@ def time_lockstep(trainer: Trainer, case: str, options: argparse.Namespace) -> d
     for number in range(options.turns):
         ways = [("lockstep", LockStep(engine)), ("asynchronous", engine)]
         for name, used in ways[:: -1 if number % 2 else 1]:
-            machines.engine.sleep()
-            machines.engine.update_weights(machines.learner, machines.engine.version)  # forgets cached prompts
             collector.engine = used
-            numbers[f"{name}_{number}_s"] = timed(lambda: play(trainer))
-            numbers[f"{name}_{number}_busy_share"] = busy_share(trainer)
+            numbers |= play_anew(trainer, f"{name}_{number}")
             seconds[name] += numbers[f"{name}_{number}_s"]
     numbers["ratio"] = seconds["lockstep"] / seconds["asynchronous"]
     return numbers
+
+
+def play_anew(trainer: Trainer, name: str) -> dict[str, float]:
+    """Seconds and busy share of a rollout without prompts cached before."""
+    engine = trainer.machines.engine
+    engine.sleep()
+    engine.update_weights(trainer.machines.learner, engine.version)  # forgets cached prompts
+    return {f"{name}_s": timed(lambda: play(trainer)), f"{name}_busy_share": busy_share(trainer)}
 
 
 def play(trainer: Trainer) -> None:

@@ -201,11 +201,11 @@ def test_the_largest_graph_is_as_large_as_a_step():
 
 
 @needs_vllm
-@pytest.mark.parametrize("mode", ["FULL", "full"])
-def test_graphs_that_compute_some_prompts_wrongly_are_refused(tmp_path, mode):
+@pytest.mark.parametrize(("mode", "more"), [("FULL", {}), ("full", {}), ("FULL", {"attention_backend": "flash_attn"})])
+def test_graphs_that_compute_some_prompts_wrongly_are_refused(tmp_path, mode, more):
     from hgpo.rollout.vllm_engine import VllmEngine
 
-    settings = Engine(kind="vllm", arguments={"compilation_config": {"cudagraph_mode": mode}})
+    settings = Engine(kind="vllm", arguments={"compilation_config": {"cudagraph_mode": mode}} | more)
     with pytest.raises(ConfigError, match="computes some prompts wrongly"):
         VllmEngine(tmp_path, settings, "float32", 256, 16, 0)
 

@@ -28,8 +28,8 @@ from hgpo.config.runs import (
 )
 
 __all__ = [
-    "ENVIRONMENTS",
     "BASELINES",
+    "ENVIRONMENTS",
     "PROMPTED",
     "SCRIPTED",
     "Config",

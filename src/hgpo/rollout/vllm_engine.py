@@ -99,7 +99,8 @@ class VllmEngine:
                 raise ConfigError(f"engine.arguments: vLLM knows no argument {name}", "see vLLM's EngineArgs")
         config = further.get("compilation_config")
         mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
-        if str(mode).upper() == "FULL" and "attention_backend" not in further:
+        backend = further.get("attention_backend") or "FLASH_ATTN"
+        if (str(mode).upper(), str(backend).upper()) == ("FULL", "FLASH_ATTN"):
             raise ConfigError(
                 "engine.arguments: with `cudagraph_mode: FULL` vLLM's FlashAttention 3 computes some prompts wrongly",
                 "set FULL_AND_PIECEWISE, vLLM's default, or name another attention_backend, too",
