@@ -210,6 +210,56 @@ def test_graphs_that_compute_some_prompts_wrongly_are_refused(tmp_path, mode, mo
         VllmEngine(tmp_path, settings, "float32", 256, 16, 0)
 
 
+@pytest.mark.parametrize(
+    ("whole", "dtype", "capability", "settings"),
+    [
+        (True, "bfloat16", (9, 0), {}),
+        (True, "bfloat16", (9, 0), {"arguments": {"max_num_batched_tokens": 4096}}),
+        (False, "bfloat16", (8, 0), {}),
+        (False, "float32", (9, 0), {}),
+        (False, "bfloat16", (9, 0), {"tensor_parallel": 2}),
+        (False, "bfloat16", (9, 0), {"arguments": {"attention_backend": "TRITON_ATTN"}}),
+        (False, "bfloat16", (9, 0), {"arguments": {"attention_config": {"flash_attn_version": 2}}}),
+    ],
+)
+def test_graphs_hold_whole_steps_where_the_attention_can_be_told_how_long_they_are(whole, dtype, capability, settings):
+    from hgpo.rollout.vllm_engine import whole_steps
+
+    assert whole_steps(Engine(kind="vllm", **settings), dtype, capability) is whole
+
+
+WHOLE_STEPS = """
+from types import SimpleNamespace
+from unittest.mock import patch
+import torch
+from hgpo.rollout import hopper_attention
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+backend = AttentionBackendEnum.FLASH_ATTN.get_class()
+assert backend is hopper_attention.WholeStepBackend and backend.get_name() == "FLASH_ATTN"
+builder = object.__new__(backend.get_builder_cls())
+builder.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_batched_tokens=2048))
+starts = torch.tensor([0, 1, 4], dtype=torch.int32)
+step = CommonAttentionMetadata(
+    query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=torch.tensor([9, 3], dtype=torch.int32),
+    num_reqs=2, num_actual_tokens=4, max_query_len=3, max_seq_len=9,
+    block_table_tensor=torch.zeros(2, 1), slot_mapping=torch.zeros(4),
+)
+with patch.object(FlashAttentionMetadataBuilder, "build", lambda self, prefix, given, fast: given):
+    built = builder.build(0, step)
+assert (built.max_query_len, built.max_seq_len, built.num_actual_tokens) == (2048, 9, 4)
+assert step.max_query_len == 3
+"""
+
+
+@needs_vllm
+def test_the_attention_is_told_that_a_query_may_be_as_long_as_a_step():
+    """In a process of its own, as it changes vLLM's backend for the whole process."""
+    subprocess.run([sys.executable, "-c", WHOLE_STEPS], check=True, timeout=300)
+
+
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")
 def test_its_absence_is_one_message(tmp_path):
     from hgpo.rollout.vllm_engine import VllmEngine

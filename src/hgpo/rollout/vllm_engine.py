@@ -16,6 +16,7 @@ from hgpo.rollout.policy import named_weights
 from hgpo.rollout.weight_transfer import Meeting, Offer
 
 LARGEST_GRAPH = 2048  # tokens: vLLM's `max_num_batched_tokens`, i.e. no step has more
+HOPPER = 9  # major compute capability
 
 
 class VllmEngine:
@@ -74,7 +75,13 @@ class VllmEngine:
         }
         if on_gpu and not settings.eager and "compilation_config" not in settings.arguments:
             most = settings.arguments.get("max_num_batched_tokens") or LARGEST_GRAPH
-            arguments["compilation_config"] = {"cudagraph_capture_sizes": graph_sizes(at_once, context, most)}
+            graphs: dict[str, Any] = {"cudagraph_capture_sizes": graph_sizes(at_once, context, most)}
+            if whole_steps(settings, dtype, torch.cuda.get_device_capability()):
+                import hgpo.rollout.hopper_attention  # noqa: F401 (vLLM's backend from now on)
+
+                graphs["cudagraph_mode"] = "FULL"
+                arguments["attention_config"] = {"flash_attn_max_num_splits_for_cuda_graph": 1}
+            arguments["compilation_config"] = graphs
         if not on_gpu:  # a seeded request whose prompt comes in pieces ends in "CPU Generator does not use offset"
             arguments["enable_chunked_prefill"] = False
         if settings.tensor_parallel > 1:  # in a Ray actor vLLM would want a bundle for each worker
@@ -103,7 +110,7 @@ class VllmEngine:
         if (str(mode).upper(), str(backend).upper()) == ("FULL", "FLASH_ATTN"):
             raise ConfigError(
                 "engine.arguments: with `cudagraph_mode: FULL` vLLM's FlashAttention 3 computes some prompts wrongly",
-                "set FULL_AND_PIECEWISE, vLLM's default, or name another attention_backend, too",
+                "leave compilation_config out (hgpo then captures whole steps rightly), or set FULL_AND_PIECEWISE",
             )
 
     def submit(self, request: Request) -> None:
@@ -203,6 +210,13 @@ def graph_sizes(at_once: int, context: int, most: int = LARGEST_GRAPH) -> list[i
     while sizes[-1] < last:
         sizes.append(min(sizes[-1] + max(8, sizes[-1] // 64 * 8), last))
     return sizes
+
+
+def whole_steps(settings: Settings, dtype: str, capability: tuple[int, int]) -> bool:
+    """Whether CUDA graphs hold whole steps, those with prompts and their attention, too: with FlashAttention 3, in an
+    engine whose worker is this process, as `hopper_attention` needs it. With FlashAttention 2, vLLM cannot."""
+    chosen = {"attention_backend", "attention_config"} & settings.arguments.keys()
+    return capability[0] == HOPPER and dtype != "float32" and settings.tensor_parallel == 1 and not chosen
 
 
 def _refresh_tied_head(model: Any) -> None:

@@ -1,0 +1,36 @@
+"""FlashAttention 3 in CUDA graphs of whole steps: importing this module makes it vLLM's, in this process.
+
+FlashAttention takes tiles of fewer rows where the longest query of a step is short, and plans a step by that length,
+too. vLLM captures a step as short queries, and plans it for the prompts that come: the captured kernel then leaves out
+rows that the plan has in larger tiles (tile_size.h and flash_prepare_scheduler.cu of vllm-project/flash-attention;
+garbage after such replays was reported as pytorch/torchtitan #3668). Here vLLM says of every step, when it is captured
+and when it is planned, that its longest query is as long as a step can be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.flash_attn import (
+    FlashAttentionBackend,
+    FlashAttentionMetadata,
+    FlashAttentionMetadataBuilder,
+)
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+
+class WholeStepBuilder(FlashAttentionMetadataBuilder):
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> FlashAttentionMetadata:
+        longest = self.vllm_config.scheduler_config.max_num_batched_tokens
+        step = replace(common_attn_metadata, max_query_len=longest)
+        return super().build(common_prefix_len, step, fast_build)
+
+
+@register_backend(AttentionBackendEnum.FLASH_ATTN)
+class WholeStepBackend(FlashAttentionBackend):
+    @staticmethod
+    def get_builder_cls() -> type[WholeStepBuilder]:
+        return WholeStepBuilder
