@@ -253,11 +253,36 @@ assert (built.max_query_len, built.max_seq_len, built.num_actual_tokens) == (204
 assert step.max_query_len == 3
 """
 
+ON_HOPPER = """
+from unittest.mock import patch
+import torch
+from vllm import LLMEngine
+from vllm.config import CUDAGraphMode
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from hgpo.config.machinery import Engine
+from hgpo.rollout.vllm_engine import VllmEngine
+
+def started(**settings):
+    hopper = patch.multiple(torch.cuda, is_available=lambda: True, get_device_capability=lambda: (9, 0))
+    with hopper, patch.object(LLMEngine, "from_engine_args") as start:
+        VllmEngine("nowhere", Engine(kind="vllm", **settings), "bfloat16", 256, 16, 0)
+    arguments = start.call_args.args[0]
+    splits = arguments.attention_config.flash_attn_max_num_splits_for_cuda_graph
+    return arguments.compilation_config, splits, AttentionBackendEnum.FLASH_ATTN.get_class().__name__
+
+graphs, splits, attention = started(tensor_parallel=2)
+assert (graphs.cudagraph_mode, attention) == (None, "FlashAttentionBackend") and splits > 1
+graphs, splits, attention = started()
+assert (graphs.cudagraph_mode, splits, attention) == (CUDAGraphMode.FULL, 1, "WholeStepBackend")
+assert graphs.cudagraph_capture_sizes[-1] == 2048
+"""
+
 
 @needs_vllm
-def test_the_attention_is_told_that_a_query_may_be_as_long_as_a_step():
+@pytest.mark.parametrize("script", [WHOLE_STEPS, ON_HOPPER], ids=["builder", "engine"])
+def test_the_attention_is_told_that_a_query_may_be_as_long_as_a_step(script):
     """In a process of its own, as it changes vLLM's backend for the whole process."""
-    subprocess.run([sys.executable, "-c", WHOLE_STEPS], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")
