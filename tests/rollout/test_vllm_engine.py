@@ -277,9 +277,28 @@ assert (graphs.cudagraph_mode, splits, attention) == (CUDAGraphMode.FULL, 1, "Wh
 assert graphs.cudagraph_capture_sizes[-1] == 2048
 """
 
+OTHER_ATTENTION = """
+import sys
+from unittest.mock import patch
+import torch
+from vllm import EngineArgs, LLMEngine
+from hgpo.config.machinery import Engine
+from hgpo.errors import ConfigError
+from hgpo.rollout.vllm_engine import VllmEngine
+
+sys.modules["vllm.v1.attention.backends.registry"] = None
+with patch.multiple(torch.cuda, is_available=lambda: True, get_device_capability=lambda: (9, 0)):
+    try:
+        VllmEngine("nowhere", Engine(kind="vllm"), "bfloat16", 256, 16, 0)
+    except ConfigError as error:
+        assert "not that of the locked version" in str(error) and "FULL_AND_PIECEWISE" in str(error), error
+    else:
+        raise AssertionError("it starts with graphs that may be wrong")
+"""
+
 
 @needs_vllm
-@pytest.mark.parametrize("script", [WHOLE_STEPS, ON_HOPPER], ids=["builder", "engine"])
+@pytest.mark.parametrize("script", [WHOLE_STEPS, ON_HOPPER, OTHER_ATTENTION], ids=["builder", "engine", "other"])
 def test_the_attention_is_told_that_a_query_may_be_as_long_as_a_step(script):
     """In a process of its own, as it changes vLLM's backend for the whole process."""
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)

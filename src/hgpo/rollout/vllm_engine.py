@@ -77,8 +77,7 @@ class VllmEngine:
             most = settings.arguments.get("max_num_batched_tokens") or LARGEST_GRAPH
             graphs: dict[str, Any] = {"cudagraph_capture_sizes": graph_sizes(at_once, context, most)}
             if whole_steps(settings, dtype, torch.cuda.get_device_capability()):
-                import hgpo.rollout.hopper_attention  # noqa: F401 (vLLM's backend from now on)
-
+                self._tell_attention()
                 graphs["cudagraph_mode"] = "FULL"
                 arguments["attention_config"] = {"flash_attn_max_num_splits_for_cuda_graph": 1}
             arguments["compilation_config"] = graphs
@@ -96,6 +95,17 @@ class VllmEngine:
                 f"vLLM could not be started: {type(error).__name__}: {str(error).strip().splitlines()[-1]}",
                 "lower agent.max_prompt_tokens, or change engine.gpu_memory or engine.cache_gb",
             ) from error
+
+    @staticmethod
+    def _tell_attention() -> None:
+        try:
+            import hgpo.rollout.hopper_attention  # noqa: F401 (vLLM's backend from now on)
+        except ImportError as error:
+            raise ConfigError(
+                f"engine.kind vllm: this vLLM's attention is not that of the locked version ({error})",
+                "install the extra `gpu`, or set engine.arguments: {compilation_config: {cudagraph_mode: "
+                "FULL_AND_PIECEWISE}}",
+            ) from None
 
     @staticmethod
     def _check_further(further: dict[str, Any], own: dict[str, Any], known: set[str]) -> None:
