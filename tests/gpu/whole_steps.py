@@ -1,7 +1,7 @@
 """vLLM with CUDA graphs reads long prompts beside responses under way, in a process of its own.
 
 usage: python whole_steps.py [--untold]. Prints, for the response where it is largest, the mean difference in
-log-probability to the model's own of the same tokens. Most prompts make steps of 457 to 576 tokens: vLLM captures these
+log-probability to the learner's of the same tokens. Most prompts make steps of 457 to 576 tokens: vLLM captures these
 as 64 queries of 8 or 9 tokens, which FlashAttention 3 computes in smaller tiles than a prompt. With `--untold` its
 attention is captured as it is, without being told how long a query may be: to see that these prompts show it.
 """
@@ -25,7 +25,9 @@ def main(untold: bool) -> None:
     from hgpo.rollout.engines import Request
     from hgpo.rollout.policy import load_policy, save_policy
     from hgpo.rollout.vllm_engine import VllmEngine
+    from hgpo.training.batches import Row, make_batch
     from hgpo.training.embedded import build_model, train_tokenizer
+    from hgpo.training.loss import response_log_probs
 
     if untold:
         sys.modules["hgpo.rollout.hopper_attention"] = ModuleType("nothing")
@@ -50,11 +52,9 @@ def main(untold: bool) -> None:
         done += engine.poll()
     gaps = []
     for completion in done:
-        begin = len(prompts[completion.id])
-        ids = torch.tensor([prompts[completion.id] + completion.token_ids], device=device)
+        batch = make_batch([Row(prompts[completion.id], completion.token_ids)], 0, model.device)
         with torch.no_grad():
-            says = model(ids).logits[0, begin - 1 : -1].float().log_softmax(-1)
-        said = says.gather(-1, ids[0, begin:, None])[:, 0].cpu().numpy()
+            said = response_log_probs(model, batch, 1.0, "no")[0].cpu().numpy()
         gaps.append(float(np.abs(said - completion.log_probs).mean()))
     engine.close()
     print("gaps", *(f"{gap:.4f}" for gap in gaps))

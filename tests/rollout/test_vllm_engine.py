@@ -222,10 +222,20 @@ def test_graphs_that_compute_some_prompts_wrongly_are_refused(tmp_path, mode, mo
         (False, "bfloat16", (9, 0), {"arguments": {"attention_config": {"flash_attn_version": 2}}}),
     ],
 )
-def test_graphs_hold_whole_steps_where_the_attention_can_be_told_how_long_they_are(whole, dtype, capability, settings):
+def test_graphs_hold_whole_steps_where_the_attention_can_be_told_how_long_they_are(
+    monkeypatch, whole, dtype, capability, settings
+):
     from hgpo.rollout.vllm_engine import whole_steps
 
-    assert whole_steps(Engine(kind="vllm", **settings), dtype, capability) is whole
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert whole_steps(Engine(kind="vllm", **settings), dtype) is whole
+
+
+def test_an_engine_whose_workers_are_other_processes_leaves_the_gpu_to_them(monkeypatch):
+    from hgpo.rollout.vllm_engine import whole_steps
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: pytest.fail("it takes memory of the GPU"))
+    assert not whole_steps(Engine(kind="vllm", tensor_parallel=2), "bfloat16")
 
 
 WHOLE_STEPS = """
@@ -277,31 +287,23 @@ assert (graphs.cudagraph_mode, splits, attention) == (CUDAGraphMode.FULL, 1, "Wh
 assert graphs.cudagraph_capture_sizes[-1] == 2048
 """
 
-OTHER_ATTENTION = """
-import sys
-from unittest.mock import patch
-import torch
-from vllm import EngineArgs, LLMEngine
-from hgpo.config.machinery import Engine
-from hgpo.errors import ConfigError
-from hgpo.rollout.vllm_engine import VllmEngine
-
-sys.modules["vllm.v1.attention.backends.registry"] = None
-with patch.multiple(torch.cuda, is_available=lambda: True, get_device_capability=lambda: (9, 0)):
-    try:
-        VllmEngine("nowhere", Engine(kind="vllm"), "bfloat16", 256, 16, 0)
-    except ConfigError as error:
-        assert "not that of the locked version" in str(error) and "FULL_AND_PIECEWISE" in str(error), error
-    else:
-        raise AssertionError("it starts with graphs that may be wrong")
-"""
-
 
 @needs_vllm
-@pytest.mark.parametrize("script", [WHOLE_STEPS, ON_HOPPER, OTHER_ATTENTION], ids=["builder", "engine", "other"])
+@pytest.mark.parametrize("script", [WHOLE_STEPS, ON_HOPPER], ids=["builder", "engine"])
 def test_the_attention_is_told_that_a_query_may_be_as_long_as_a_step(script):
     """In a process of its own, as it changes vLLM's backend for the whole process."""
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
+@needs_vllm
+def test_another_attention_than_the_locked_one_is_one_message(monkeypatch):
+    from hgpo.rollout.vllm_engine import VllmEngine
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setitem(sys.modules, "hgpo.rollout.hopper_attention", None)  # its import fails
+    with pytest.raises(ConfigError, match="not that of the locked version(.|\n)*FULL_AND_PIECEWISE"):
+        VllmEngine("nowhere", Engine(kind="vllm"), "bfloat16", 256, 16, 0)
 
 
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed here")

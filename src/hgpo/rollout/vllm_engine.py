@@ -76,7 +76,7 @@ class VllmEngine:
         if on_gpu and not settings.eager and "compilation_config" not in settings.arguments:
             most = settings.arguments.get("max_num_batched_tokens") or LARGEST_GRAPH
             graphs: dict[str, Any] = {"cudagraph_capture_sizes": graph_sizes(at_once, context, most)}
-            if whole_steps(settings, dtype, torch.cuda.get_device_capability()):
+            if whole_steps(settings, dtype):
                 self._tell_attention()
                 graphs["cudagraph_mode"] = "FULL"
                 arguments["attention_config"] = {"flash_attn_max_num_splits_for_cuda_graph": 1}
@@ -222,11 +222,16 @@ def graph_sizes(at_once: int, context: int, most: int = LARGEST_GRAPH) -> list[i
     return sizes
 
 
-def whole_steps(settings: Settings, dtype: str, capability: tuple[int, int]) -> bool:
+def whole_steps(settings: Settings, dtype: str) -> bool:
     """Whether CUDA graphs hold whole steps, those with prompts and their attention, too: with FlashAttention 3, in an
     engine whose worker is this process, as `hopper_attention` needs it. With FlashAttention 2, vLLM cannot."""
-    chosen = {"attention_backend", "attention_config"} & settings.arguments.keys()
-    return capability[0] == HOPPER and dtype != "float32" and settings.tensor_parallel == 1 and not chosen
+    if (
+        settings.tensor_parallel > 1
+        or dtype == "float32"
+        or {"attention_backend", "attention_config"} & settings.arguments.keys()
+    ):
+        return False
+    return torch.cuda.get_device_capability()[0] == HOPPER  # this process takes GPU memory from here on
 
 
 def _refresh_tied_head(model: Any) -> None:
