@@ -239,6 +239,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="learner.compile")
     parser.add_argument("--sync", choices=["reload", "ipc", "nccl"], default="reload", help="engine.sync, several GPUs")
     parser.add_argument("--separate", action="store_true", help="half of the GPUs for engines, half for learner ranks")
+    parser.add_argument("--mps", action="store_true", help="placement.mps")
     parser.add_argument("--old-log-probs", choices=["recompute", "engine", "corrected"], default="recompute")
     parser.add_argument("--ray", action="store_true", help="Ray actors also on one GPU, each a process of its own")
     parser.add_argument("--replicas", type=int, help="engines in all; default: one on each GPU")
@@ -279,6 +280,8 @@ def read_options() -> argparse.Namespace:
     options.ray |= options.gpus > 1 or (options.replicas or 1) > 1
     if options.overlap and not options.ray:
         parser.error("--overlap needs --ray or several GPUs")
+    if options.mps and not options.ray:
+        parser.error("--mps needs --ray or several GPUs")
     if options.parts is None:
         options.parts = ["iteration", "lockstep", "sync"] if options.ray else list(PARTS)
     if options.cpu:
@@ -318,7 +321,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Config:
         torch.cuda.empty_cache()
     ranks = options.gpus // 2 if options.separate else max(1, options.gpus)
     replicas = options.replicas or ranks
-    placement = {"kind": "ray", "learner_ranks": ranks, "colocated": not options.separate}
+    placement = {"kind": "ray", "learner_ranks": ranks, "colocated": not options.separate, "mps": options.mps}
     config = parse_config(
         {
             "name": "benchmark",

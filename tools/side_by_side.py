@@ -27,10 +27,9 @@ import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from hgpo.errors import ConfigError, HgpoError
 from hgpo.files import write_text
 from hgpo.reporting.collect import warm_start_runs
 from hgpo.training.checkpoint import list_checkpoints
+from hgpo.training.process_service import process_service
 
 SAVING_S = 50.0  # time a training run gets to save its state
 PACKING_S = 15.0
@@ -120,21 +120,6 @@ def read_options() -> argparse.Namespace:
 
         options.gpus = torch.cuda.device_count()
     return options
-
-
-@contextmanager
-def process_service() -> Iterator[None]:
-    """NVIDIA's multi-process service, in folders of its own: kernels of several processes run at the same time."""
-    control = shutil.which("nvidia-cuda-mps-control")
-    if control is None:
-        raise ConfigError("--mps: there is no nvidia-cuda-mps-control on this machine", "leave --mps out")
-    with tempfile.TemporaryDirectory(prefix="mps") as folder:
-        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        subprocess.run([control, "-d"], check=True)
-        try:
-            yield
-        finally:
-            subprocess.run([control], input="quit\n", text=True, check=False, timeout=60)
 
 
 def resolve(file: Path, changes: Iterable[str]) -> tuple[Config, Path]:

@@ -20,13 +20,13 @@ from experiment import Experiment  # noqa: E402
 
 ACCOUNTING = False
 TWO_NODES = {
-    "placement": {"kind": "ray", "nodes": 2, "learner_ranks": 2, "colocated": True},
+    "placement": {"kind": "ray", "nodes": 2, "learner_ranks": 2, "colocated": True, "mps": True},
     "learner": {"kind": "deepspeed", "zero_stage": 1},
     "engine": {"replicas": 2},
 }
 # The step has one task on one node of two, as the workflow's has.
 JOB = """#!/bin/sh
-export OMP_NUM_THREADS=1 RAY_worker_niceness=0 PYTHONPATH={source}
+export OMP_NUM_THREADS=1 RAY_worker_niceness=0 PYTHONPATH={source} PATH={programs}:$PATH
 exec srun --ntasks=1 --nodes=1 {python} -m hgpo train --config {config} --model tiny --environment webshop \\
   --method hgpo --history 1 --seed 0
 """
@@ -36,7 +36,11 @@ def test_a_run_on_two_nodes_starts_ray_on_both_and_ends_it(cluster: None, tmp_pa
     experiment = Experiment(tmp_path).prepare()
     config = experiment.config(model=TWO_NODES, iterations=2)
     script, output = tmp_path / "job.sh", tmp_path / "job.log"
-    script.write_text(JOB.format(source=ROOT / "src", python=sys.executable, config=config))
+    service, noted = tmp_path / "nvidia-cuda-mps-control", tmp_path / "noted"
+    service.write_text(f'#!/bin/sh\necho "${{1:-$(cat)}} $SLURMD_NODENAME" >> {noted}\n')
+    service.chmod(0o755)
+    job_script = JOB.format(source=ROOT / "src", python=sys.executable, config=config, programs=tmp_path)
+    script.write_text(job_script)
     submit = [
         "sbatch",
         "--parsable",
@@ -58,4 +62,7 @@ def test_a_run_on_two_nodes_starts_ray_on_both_and_ends_it(cluster: None, tmp_pa
     assert finished.exists(), output.read_text()
     assert json.loads(finished.read_text())["iterations"] == 2
     assert joined == 2, "the job's steps should have been on two nodes"
+    calls = sorted(noted.read_text().splitlines())
+    nodes = {call.split()[1] for call in calls}
+    assert len(nodes) == 2 and calls == sorted(f"{what} {node}" for what in ("-d", "quit") for node in nodes)
     assert [line["iteration"] for line in experiment.metrics()] == [0, 1]

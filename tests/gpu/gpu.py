@@ -80,8 +80,8 @@ def deepspeed(stage: int, **changes: Any) -> dict[str, Any]:
     return {"kind": "deepspeed", "zero_stage": stage} | changes
 
 
-def ray(ranks: int = 2, colocated: bool = True, overlap: bool = False) -> dict[str, Any]:
-    return {"kind": "ray", "learner_ranks": ranks, "colocated": colocated, "overlap": overlap}
+def ray(ranks: int = 2, colocated: bool = True, **further: bool) -> dict[str, Any]:
+    return {"kind": "ray", "learner_ranks": ranks, "colocated": colocated} | further
 
 
 class Job:

@@ -164,6 +164,14 @@ CASES = [  # those that take longest first
         {"token_budget": 700},
         beside_the_rollout,
     ),
+    Case(
+        "ranks-service",
+        2,
+        {"engine": sleeping(replicas=2, sync="ipc"), "placement": ray(overlap=True, mps=True)},
+        {"token_budget": 700},
+        beside_the_rollout,
+        gpu_only="NVIDIA's multi-process service is for GPUs",
+    ),
     Case("ranks-reload", 2, {"engine": sleeping(replicas=2), "placement": ray()}, check=with_ranks()),
     Case(
         "separate-nccl",

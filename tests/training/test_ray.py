@@ -390,3 +390,37 @@ def test_ray_nodes_are_started_by_srun_and_ended(tmp_path):
         [sys.executable, "-c", SEVERAL_NODES], env=environment, capture_output=True, text=True, timeout=300
     )
     assert "nodes 2\nhandlers _note\n" in done.stdout, done.stderr
+
+
+WITH_SERVICE = """
+import os, ray
+from hgpo.training.cluster import Actors, started_ray
+from ray.util.placement_group import placement_group
+
+class Client:
+    def sees(self):
+        return [os.environ.get(key) for key in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_CLIENT_PRIORITY")]
+
+with started_ray(1, 2, mps=True):
+    actors = Actors(placement_group([{"CPU": 1}]), False)
+    clients = [actors.start(Client, 0, 0.5, 0, env=env) for env in ({"CUDA_MPS_CLIENT_PRIORITY": "1"}, None)]
+    folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+    print(ray.get([client.sees.remote() for client in clients]) == [[folder, "1"], [folder, None]])
+    open(os.environ["NOTED"], "a").write("used\\n")
+"""
+
+
+def test_processes_that_share_a_gpu_do_so_through_the_service_of_their_run(tmp_path):
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text('#!/bin/sh\necho "${1:-$(cat)}" >> $NOTED\n')
+    program.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "NOTED": str(tmp_path / "noted")}
+    done = subprocess.run([sys.executable, "-c", WITH_SERVICE], env=env, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["True"], done.stderr
+    assert (tmp_path / "noted").read_text().split() == ["-d", "used", "quit"]
+
+
+def test_a_service_is_not_started_for_a_ray_that_runs_already():
+    with pytest.raises(ConfigError, match="before Ray, but Ray runs already"), cluster.started_ray(1, 1, mps=True):
+        pytest.fail("it would not be used")

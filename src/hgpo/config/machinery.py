@@ -142,6 +142,8 @@ class Placement(Settings):
     learner_ranks: number of learner processes, each with one GPU (or one CPU core for a model without GPUs).
     colocated: engine replicas share the learner's GPUs (they sleep while it learns) instead of having their own.
     overlap: with `ray`, log-probabilities of steps are computed while others are still being played.
+    mps: with `ray`, engines and learner ranks that share a GPU run on it at the same time instead of by turns, engines
+        first, through NVIDIA's multi-process service, which the run starts on its nodes and ends.
     """
 
     kind: Literal["local", "ray"] = "local"
@@ -149,6 +151,7 @@ class Placement(Settings):
     learner_ranks: Count = 1
     colocated: bool = True
     overlap: bool = False
+    mps: bool = False
 
     @model_validator(mode="after")
     def _local_is_one(self) -> Placement:
@@ -156,6 +159,8 @@ class Placement(Settings):
             raise ValueError("several nodes or learner ranks need `kind: ray`")
         if self.kind == "local" and self.overlap:
             raise ValueError("`overlap` needs `kind: ray`: in one process engine and learner take turns")
+        if self.mps and (self.kind == "local" or not self.colocated):
+            raise ValueError("`mps` needs `kind: ray` and `colocated: true`: else no processes share a GPU")
         return self
 
 

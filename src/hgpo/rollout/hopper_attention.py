@@ -1,10 +1,11 @@
 """FlashAttention 3 in CUDA graphs of whole steps: importing this module makes it vLLM's, in this process.
 
-FlashAttention takes tiles of fewer rows where the longest query of a step is short, and plans a step by that length,
-too. vLLM captures a step as short queries, and plans it for the prompts that come: the captured kernel then leaves out
-rows that the plan has in larger tiles (tile_size.h and flash_prepare_scheduler.cu of vllm-project/flash-attention;
-garbage after such replays was reported as pytorch/torchtitan #3668). Here vLLM says of every step, when it is captured
-and when it is planned, that its longest query is as long as a step can be.
+FlashAttention chooses how to compute a step by its longest query when it is launched, and a graph launches what was
+chosen when it was captured. vLLM captures short queries, all of one length; for longer ones the kernel that puts split
+attention together then leaves tokens out, and with a head size of 64 the causal mask is missing where one token each
+was captured (flash_fwd_combine_kernel.h and flash_api.cpp of vllm-project/flash-attention; seen on a GPU, see
+docs/training.md; garbage after such replays was reported as pytorch/torchtitan #3668). Here vLLM says of every step,
+when it is captured and when it is planned, that its longest query is as long as a step can be.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from hgpo.training.batches import Row
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, check_chat, make_critic, make_learner
 from hgpo.training.plan import Plan
+from hgpo.training.process_service import CONTROL, STOP, control, process_service
 from hgpo.training.signals import SIGNALS
 
 START_TIMEOUT_S = 300.0
@@ -274,7 +275,7 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
     bundles = bundles_of(
         placement.learner_ranks, settings.replicas, settings.tensor_parallel, placement.colocated, gpus
     )
-    with started_ray(placement.nodes, sum(bundle["CPU"] for bundle in bundles)):
+    with started_ray(placement.nodes, sum(bundle["CPU"] for bundle in bundles), placement.mps):
         group = placement_group(bundles, strategy="PACK")
         try:
             ray.get(group.ready(), timeout=START_TIMEOUT_S)
@@ -285,11 +286,12 @@ def open_cluster(plan: Plan, checkpoint: Path | None, version: int) -> Iterator[
                 "lower placement.learner_ranks or engine.replicas, or start the run with more nodes or GPUs",
             ) from None
         actors = Actors(group, gpus)
+        behind = {"CUDA_MPS_CLIENT_PRIORITY": "1"} if placement.mps else None  # the engines' kernels go first
         half = 0.5 if placement.colocated else 1.0  # of a bundle, for the learner rank
         own = half / each if placement.colocated else 1.0  # for a replica
         learner = LearnerGroup(
             [
-                actors.start(LearnerRank, rank, half, half, rank, placement.learner_ranks)
+                actors.start(LearnerRank, rank, half, half, rank, placement.learner_ranks, env=behind)
                 for rank in range(placement.learner_ranks)
             ]
         )
@@ -343,13 +345,16 @@ class Actors:
     def __init__(self, group: Any, gpus: bool) -> None:
         self._group, self._gpus = group, gpus
 
-    def start(self, kind: type, bundle: int, cpus: float, gpus: float, *arguments: Any) -> Any:
+    def start(
+        self, kind: type, bundle: int, cpus: float, gpus: float, *arguments: Any, env: dict[str, str] | None = None
+    ) -> Any:
         return (
             ray.remote(kind)
             .options(
                 num_cpus=cpus,
                 num_gpus=gpus if self._gpus else 0,
                 max_restarts=0,
+                runtime_env={"env_vars": env} if env else None,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, bundle),
             )
             .remote(*arguments)
@@ -357,34 +362,38 @@ class Actors:
 
 
 @contextmanager
-def started_ray(nodes: int, cpus: float) -> Iterator[None]:
-    """A Ray cluster: the one that RAY_ADDRESS names, one of several Slurm nodes, or one in this machine."""
+def started_ray(nodes: int, cpus: float, mps: bool = False) -> Iterator[None]:
+    """A Ray cluster: the one that RAY_ADDRESS names, one of several Slurm nodes, or one in this machine.
+
+    mps: with NVIDIA's multi-process service on its nodes. Raises ConfigError if the cluster runs already.
+    """
+    if mps and (ray.is_initialized() or os.environ.get("RAY_ADDRESS")):
+        raise ConfigError(
+            "placement.mps starts NVIDIA's multi-process service before Ray, but Ray runs already",
+            f"start {CONTROL} before it on each node and set placement.mps: false",
+        )
     if ray.is_initialized():
         yield
         return
     runtime = {"env_vars": {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}}
-    try:
+    with ExitStack() as stack:
+        if mps and nodes == 1:
+            stack.enter_context(process_service())
+        stack.callback(ray.shutdown)
         if os.environ.get("RAY_ADDRESS"):
             connect(runtime_env=runtime)
-            yield
         elif nodes > 1:
-            with slurm_cluster(nodes) as address:
-                connect(address=address, runtime_env=runtime)
-                yield
-                ray.shutdown()
+            connect(address=stack.enter_context(slurm_cluster(nodes, mps)), runtime_env=runtime)
         else:
-            count = max(int(np.ceil(cpus)), os.cpu_count() or 1)
             connect(
                 address="local",  # never a cluster that another run has started here
                 runtime_env=runtime,
                 include_dashboard=False,
-                num_cpus=count,
+                num_cpus=max(int(np.ceil(cpus)), os.cpu_count() or 1),
                 num_gpus=torch.cuda.device_count(),
                 object_store_memory=_store_bytes(),
             )
-            yield
-    finally:
-        ray.shutdown()
+        yield
 
 
 def connect(**arguments: Any) -> None:
@@ -416,8 +425,10 @@ def signals_kept() -> Iterator[None]:
 
 
 @contextmanager
-def slurm_cluster(nodes: int) -> Iterator[str]:
+def slurm_cluster(nodes: int, mps: bool = False) -> Iterator[str]:
     """Starts a Ray head here and, with `srun`, a worker on every other node of the job; yields the head's address.
+
+    mps: each with NVIDIA's multi-process service of its node.
 
     Raises ConfigError outside a Slurm job of that many nodes, HgpoError if the nodes do not join in time.
     """
@@ -431,11 +442,12 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
         free.bind(("", 0))
         port = free.getsockname()[1]
     address = f"{ray.util.get_node_ip_address()}:{port}"
-    command = str(Path(sys.executable).parent / "ray")
-    head = [command, "start", "--head", f"--port={port}", "--include-dashboard=false", "--block"]
+    within = [sys.executable, "-m", process_service.__module__] if mps and control() else []
+    command = [*within, str(Path(sys.executable).parent / "ray"), "start"]
+    head = [*command, "--head", f"--port={port}", "--include-dashboard=false", "--block"]
     worker = ["srun", f"--nodes={nodes - 1}", f"--ntasks={nodes - 1}", "--ntasks-per-node=1", "--overlap"]
     worker += [f"--exclude={os.environ.get('SLURMD_NODENAME', socket.gethostname())}"]
-    worker += [command, "start", f"--address={address}", "--block"]
+    worker += [*command, f"--address={address}", "--block"]
     # A secret of this run's own: Ray would else take up what lies at home, on some of its nodes and not on others.
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     before = {key: os.environ.get(key) for key in own}
@@ -462,7 +474,7 @@ def slurm_cluster(nodes: int) -> Iterator[str]:
     finally:
         ray.shutdown()
         for process in reversed(processes):
-            process.terminate()
+            process.send_signal(STOP if mps else signal.SIGTERM)
         for process in processes:
             try:
                 process.wait(30)
