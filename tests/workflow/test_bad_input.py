@@ -132,6 +132,12 @@ def test_what_would_count_twice_is_refused(section, key, values, said):
             {"tiny": {"learner": {"kind": "deepspeed"}}},
             "learner.kind: deepspeed` needs `placement.kind: ray`",
         ),
+        ("models", {"tiny": {"placement": {"mps": True}}}, "placement: `mps` needs `kind: ray` and `colocated: true`"),
+        (
+            "models",
+            {"tiny": {"placement": {"kind": "ray", "colocated": False, "mps": True}}},
+            "placement: `mps` needs `kind: ray` and `colocated: true`",
+        ),
         ("models", {"tiny": {"embedded": {"hidden_size": 64, "heads": 3}}}, "hidden_size` .64. has to be `heads` .3."),
         ("models", {"tiny": {"embedded": {"hidden_size": 12, "heads": 4}}}, "times an even number"),
         ("models", {"tiny": {"embedded": {"heads": 4, "key_value_heads": 3}}}, "a multiple of `key_value_heads` .3."),
