@@ -32,28 +32,29 @@ exec srun --ntasks=1 --nodes=1 {python} -m hgpo train --config {config} --model 
 """
 
 
+def submit(experiment: Experiment, config: Path, folder: Path) -> tuple[str, Path]:
+    """The job's number, and its log. Calls of a stand-in for the program of NVIDIA's service are in `calls`."""
+    program = folder / "nvidia-cuda-mps-control"
+    program.write_text(f'#!/bin/sh\necho "${{1:-$(cat)}} $SLURMD_NODENAME" >> {folder / "calls"}\n')
+    program.chmod(0o755)
+    script, output = folder / "job.sh", folder / "job.log"
+    script.write_text(JOB.format(source=ROOT / "src", python=sys.executable, config=config, programs=folder))
+    command = ["sbatch", "--parsable", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mem=3000"]
+    command += [f"--output={output}", str(script)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip(), output
+
+
+def is_there(job: str) -> bool:
+    return bool(subprocess.run(["squeue", "-h", "-j", job], capture_output=True, text=True).stdout.strip())
+
+
 def test_a_run_on_two_nodes_starts_ray_on_both_and_ends_it(cluster: None, tmp_path: Path) -> None:
     experiment = Experiment(tmp_path).prepare()
     config = experiment.config(model=TWO_NODES, iterations=2)
-    script, output = tmp_path / "job.sh", tmp_path / "job.log"
-    service, noted = tmp_path / "nvidia-cuda-mps-control", tmp_path / "noted"
-    service.write_text(f'#!/bin/sh\necho "${{1:-$(cat)}} $SLURMD_NODENAME" >> {noted}\n')
-    service.chmod(0o755)
-    job_script = JOB.format(source=ROOT / "src", python=sys.executable, config=config, programs=tmp_path)
-    script.write_text(job_script)
-    submit = [
-        "sbatch",
-        "--parsable",
-        "--nodes=2",
-        "--ntasks=2",
-        "--ntasks-per-node=1",
-        "--mem=3000",
-        f"--output={output}",
-    ]
-    job = subprocess.run([*submit, str(script)], capture_output=True, text=True, check=True).stdout.strip()
+    job, output = submit(experiment, config, tmp_path)
     deadline = time.monotonic() + LONG_S
     joined = 0
-    while subprocess.run(["squeue", "-h", "-j", job], capture_output=True, text=True).stdout.strip():
+    while is_there(job):
         steps = subprocess.run(["squeue", "-h", "-s", "-j", job, "-o", "%N"], capture_output=True, text=True).stdout
         joined = max(joined, len({node for node in steps.split() if node}))
         assert time.monotonic() < deadline, output.read_text()
@@ -62,7 +63,28 @@ def test_a_run_on_two_nodes_starts_ray_on_both_and_ends_it(cluster: None, tmp_pa
     assert finished.exists(), output.read_text()
     assert json.loads(finished.read_text())["iterations"] == 2
     assert joined == 2, "the job's steps should have been on two nodes"
-    calls = sorted(noted.read_text().splitlines())
-    nodes = {call.split()[1] for call in calls}
-    assert len(nodes) == 2 and calls == sorted(f"{what} {node}" for what in ("-d", "quit") for node in nodes)
+    calls = sorted((tmp_path / "calls").read_text().splitlines())
+    nodes = {call.split()[-1] for call in calls}
+    assert len(nodes) == 2 and calls == sorted(f"{what} {node}" for what in ("-d", "quit -t 20") for node in nodes)
     assert [line["iteration"] for line in experiment.metrics()] == [0, 1]
+
+
+@pytest.mark.parametrize("service", [False, True])
+def test_a_run_on_two_nodes_saves_when_slurm_announces_its_time_limit(
+    cluster: None, tmp_path: Path, service: bool
+) -> None:
+    experiment = Experiment(tmp_path).prepare()
+    placement = TWO_NODES["placement"] | {"mps": service}
+    config = experiment.config(model=TWO_NODES | {"placement": placement}, iterations=1000, checkpoint_every=1000)
+    job, output = submit(experiment, config, tmp_path)
+    deadline = time.monotonic() + LONG_S
+    metrics = experiment.run_folder() / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < 2:
+        assert is_there(job) and time.monotonic() < deadline, output.read_text()
+        time.sleep(0.2)
+    subprocess.run(["scancel", "--signal=USR1", job], check=True)  # to every step, as Slurm does it
+    while is_there(job):
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.5)
+    (saved,) = experiment.checkpoints()
+    assert saved > "iteration-000000" and "stopped by SIGUSR1" in output.read_text(), output.read_text()

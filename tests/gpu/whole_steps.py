@@ -4,8 +4,8 @@ usage: python whole_steps.py [HEAD_SIZE] [GRAPHS]. Prints, for the response wher
 log-probability to the learner's of the same tokens. GRAPHS: `hgpo` (as the engine has them), or, to see what these
 prompts show, vLLM's mode `full` as it is, or `unsplit`, FULL with attention that is not split.
 
-Few requests are under way, so that attention would be split, and with a head size other than 128 FlashAttention 3
-takes a step that was captured with single tokens for one without a causal mask: for both there are prompts here.
+Few requests are under way, so that attention would be split, and with a head size of up to 64 FlashAttention 3 takes a
+step that was captured with single tokens for one without a causal mask: for both there are prompts here.
 """
 
 from __future__ import annotations

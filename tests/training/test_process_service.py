@@ -33,7 +33,7 @@ def test_the_service_lasts_as_long_as_the_block_and_leaves_the_environment_as_it
         folder = os.environ[FOLDER]
         assert calls.read_text() == f"-d {folder}\n" and Path(folder).is_dir()
         raise KeyboardInterrupt
-    assert calls.read_text() == f"-d {folder}\nquit {folder}\n" and not Path(folder).exists()
+    assert calls.read_text() == f"-d {folder}\nquit -t 20 {folder}\n" and not Path(folder).exists()
     assert FOLDER not in os.environ and os.environ["CUDA_MPS_LOG_DIRECTORY"] == "/elsewhere"
 
 
@@ -63,14 +63,17 @@ def test_a_machine_without_it_and_one_where_it_does_not_start_are_told(calls, mo
 
 
 def test_a_command_on_another_node_has_the_service_and_its_code_is_handed_on(calls):
-    script = f"import os, sys; sys.exit(7 if os.path.isdir(os.environ['{FOLDER}']) else 1)"
+    ran = f"open({str(calls)!r}, 'a').write('ran in ' + os.environ[{FOLDER!r}] + chr(10))"
+    script = f"import os, sys, time; time.sleep(0.1); {ran}; sys.exit(7)"
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, STOP)}
     try:
         assert main([sys.executable, "-c", script]) == 7
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert [line.split()[0] for line in calls.read_text().splitlines()] == ["-d", "quit"]
+    noted = calls.read_text().splitlines()
+    assert [line.split()[0] for line in noted] == ["-d", "ran", "quit"]
+    assert len({line.split()[-1] for line in noted}) == 1, "in the folder of one service"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, STOP])
@@ -83,3 +86,16 @@ def test_a_command_that_is_asked_to_stop_takes_its_service_with_it(calls, tmp_pa
     process.send_signal(number)
     assert process.wait(30) == -signal.SIGTERM % 256
     assert [line.split()[0] for line in calls.read_text().splitlines()] == ["-d", "quit"]
+
+
+def test_a_command_that_is_asked_to_stop_before_it_began_does_not_begin(calls, tmp_path):
+    program = calls.parent / CONTROL
+    program.write_text(f'#!/bin/sh\necho "${{1:-$(cat)}}" >> {calls}\n[ -z "$1" ] || sleep 1\n')
+    touch = f"import pathlib; pathlib.Path({str(tmp_path / 'begun')!r}).touch()"
+    process = subprocess.Popen([sys.executable, "-m", "hgpo.training.process_service", sys.executable, "-c", touch])
+    while not calls.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(STOP)
+    assert process.wait(30) == -STOP % 256 and not (tmp_path / "begun").exists()
+    assert calls.read_text().split() == ["-d", "quit", "-t", "20"]

@@ -398,6 +398,8 @@ from hgpo.training.cluster import Actors, started_ray
 from ray.util.placement_group import placement_group
 
 class Client:
+    def raylet(self):
+        return os.getppid()
     def sees(self):
         return [os.environ.get(key) for key in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_CLIENT_PRIORITY")]
 
@@ -406,21 +408,27 @@ with started_ray(1, 2, mps=True):
     clients = [actors.start(Client, 0, 0.5, 0, env=env) for env in ({"CUDA_MPS_CLIENT_PRIORITY": "1"}, None)]
     folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
     print(ray.get([client.sees.remote() for client in clients]) == [[folder, "1"], [folder, None]])
-    open(os.environ["NOTED"], "a").write("used\\n")
+    open(os.environ["NOTED"] + ".raylet", "w").write(str(ray.get(clients[0].raylet.remote())))
 """
 
 
 def test_processes_that_share_a_gpu_do_so_through_the_service_of_their_run(tmp_path):
     program = tmp_path / "nvidia-cuda-mps-control"
-    program.write_text('#!/bin/sh\necho "${1:-$(cat)}" >> $NOTED\n')
+    runs = "kill -0 $(cat $NOTED.raylet) && echo Ray runs >> $NOTED"
+    program.write_text(f'#!/bin/sh\n[ -n "$1" ] || {{ {runs}; }}\necho "${{1:-$(cat)}}" >> $NOTED\n')
     program.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "NOTED": str(tmp_path / "noted")}
     done = subprocess.run([sys.executable, "-c", WITH_SERVICE], env=env, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["True"], done.stderr
-    assert (tmp_path / "noted").read_text().split() == ["-d", "used", "quit"]
+    assert (tmp_path / "noted").read_text().splitlines() == ["-d", "quit -t 20"]
+    assert int((tmp_path / "noted.raylet").read_text()) > 1
 
 
-def test_a_service_is_not_started_for_a_ray_that_runs_already():
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_service_is_not_started_for_a_ray_that_runs_already(monkeypatch, elsewhere):
+    if elsewhere:
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConfigError, match="before Ray, but Ray runs already"), cluster.started_ray(1, 1, mps=True):
         pytest.fail("it would not be used")

@@ -2,10 +2,10 @@
 
 FlashAttention chooses how to compute a step by its longest query when it is launched, and a graph launches what was
 chosen when it was captured. vLLM captures short queries, all of one length; for longer ones the kernel that puts split
-attention together then leaves tokens out, and with a head size of 64 the causal mask is missing where one token each
-was captured (flash_fwd_combine_kernel.h and flash_api.cpp of vllm-project/flash-attention; seen on a GPU, see
-docs/training.md; garbage after such replays was reported as pytorch/torchtitan #3668). Here vLLM says of every step,
-when it is captured and when it is planned, that its longest query is as long as a step can be.
+attention together then leaves tokens out, and with a head size of up to 64, or above 128, the causal mask is missing
+where one token each was captured (flash_fwd_combine_kernel.h and flash_api.cpp of vllm-project/flash-attention; seen on
+a GPU, see docs/training.md; garbage after such replays was reported as pytorch/torchtitan #3668). Here vLLM says of
+every step, when it is captured and when it is planned, that its longest query is as long as a step can be.
 """
 
 from __future__ import annotations

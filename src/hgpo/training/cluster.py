@@ -34,7 +34,7 @@ from hgpo.training.batches import Row
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, check_chat, make_critic, make_learner
 from hgpo.training.plan import Plan
-from hgpo.training.process_service import CONTROL, STOP, control, process_service
+from hgpo.training.process_service import CONTROL, ENDING_S, STOP, control, process_service
 from hgpo.training.signals import SIGNALS
 
 START_TIMEOUT_S = 300.0
@@ -378,7 +378,8 @@ def started_ray(nodes: int, cpus: float, mps: bool = False) -> Iterator[None]:
     runtime = {"env_vars": {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}}
     with ExitStack() as stack:
         if mps and nodes == 1:
-            stack.enter_context(process_service())
+            with signals_kept():
+                stack.enter_context(process_service())
         stack.callback(ray.shutdown)
         if os.environ.get("RAY_ADDRESS"):
             connect(runtime_env=runtime)
@@ -403,6 +404,8 @@ def connect(**arguments: Any) -> None:
 
 
 IGNORED_WITHIN = (signal.SIGUSR1, signal.SIGHUP)
+IGNORING = ("sh", "-c", 'trap "" USR1 HUP; exec "$@"', "sh")  # the same for what `srun` starts on another node
+NODE_ENDING_S, FORCED_S = 30.0, 10.0  # for a Ray node to end, asked and told
 
 
 @contextmanager
@@ -447,7 +450,7 @@ def slurm_cluster(nodes: int, mps: bool = False) -> Iterator[str]:
     head = [*command, "--head", f"--port={port}", "--include-dashboard=false", "--block"]
     worker = ["srun", f"--nodes={nodes - 1}", f"--ntasks={nodes - 1}", "--ntasks-per-node=1", "--overlap"]
     worker += [f"--exclude={os.environ.get('SLURMD_NODENAME', socket.gethostname())}"]
-    worker += [*command, f"--address={address}", "--block"]
+    worker += [*IGNORING, *command, f"--address={address}", "--block"]
     # A secret of this run's own: Ray would else take up what lies at home, on some of its nodes and not on others.
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     before = {key: os.environ.get(key) for key in own}
@@ -475,17 +478,24 @@ def slurm_cluster(nodes: int, mps: bool = False) -> Iterator[str]:
         ray.shutdown()
         for process in reversed(processes):
             process.send_signal(STOP if mps else signal.SIGTERM)
-        for process in processes:
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        _end(processes, NODE_ENDING_S + (ENDING_S if mps else 0.0))
         for key, value in before.items():
             if value is None:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
         RayConfig.initialize("")
+
+
+def _end(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Waits for processes that were asked to end, and makes those that do not."""
+    for process in processes:
+        for patience, force in ((seconds, process.terminate), (FORCED_S, process.kill)):
+            try:
+                process.wait(patience)
+                break
+            except subprocess.TimeoutExpired:
+                force()
 
 
 def outside_of_step() -> dict[str, str]:

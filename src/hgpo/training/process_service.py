@@ -20,7 +20,8 @@ from hgpo.errors import ConfigError
 CONTROL = "nvidia-cuda-mps-control"
 HINT = "set placement.mps: false (or leave --mps out)"
 STOP = signal.SIGUSR2  # `srun` hands it on to its tasks; sent SIGTERM, it has them killed
-STOP_TIMEOUT_S = 60.0
+ENDED_BY_FORCE_S = 20  # when clients of the service have not ended
+ENDING_S = 60.0
 
 
 def control() -> str:
@@ -55,28 +56,34 @@ def process_service() -> Iterator[None]:
             try:
                 yield
             finally:
-                with suppress(subprocess.TimeoutExpired):  # a client that hangs: what the run made is worth more
-                    subprocess.run([program], input="quit\n", text=True, capture_output=True, timeout=STOP_TIMEOUT_S)
+                with suppress(subprocess.TimeoutExpired):  # what the run made is worth more
+                    quit_ = f"quit -t {ENDED_BY_FORCE_S}\n"
+                    subprocess.run([program], input=quit_, text=True, capture_output=True, timeout=ENDING_S)
         finally:
             for key, value in before.items():
                 if value is None:
-                    del os.environ[key]
+                    os.environ.pop(key, None)
                 else:
                     os.environ[key] = value
 
 
 def main(command: list[str]) -> int:
     processes: list[subprocess.Popen[bytes]] = []
+    asked: list[int] = []
 
-    def stop(*_: object) -> None:
+    def stop(number: int, *_: object) -> None:
+        asked.append(number)
         for process in processes:
             process.terminate()
 
     for number in (signal.SIGTERM, STOP):
         signal.signal(number, stop)
     with process_service():
-        processes.append(subprocess.Popen(command))
-        return processes[0].wait()
+        if not asked:
+            processes.append(subprocess.Popen(command))
+        if asked:  # while it was started
+            stop(asked[0])
+        return processes[0].wait() if processes else -asked[0]
 
 
 if __name__ == "__main__":
