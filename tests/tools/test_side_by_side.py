@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import io
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -149,22 +148,6 @@ def test_training_that_does_not_end_in_time_is_evaluated_as_it_is(tmp_path):
     assert read_metadata(played)["checkpoint_hash"] == finished["checkpoint_hash"] != before
     aside = results / f"earlier/tiny/webshop/hgpo/K1/seed0/iteration-{done:06d}/test/seed1.parquet"
     assert read_metadata(aside)["checkpoint_hash"] == before
-
-
-def test_processes_share_a_gpu_through_the_service_while_they_run(tmp_path, monkeypatch):
-    control = tmp_path / "bin/nvidia-cuda-mps-control"
-    control.parent.mkdir()
-    control.write_text(f'#!/bin/sh\n[ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && echo $1 $([ $1 ] || cat) >> {tmp_path}/said\n')
-    control.chmod(0o755)
-    for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
-        monkeypatch.setenv(name, "")  # put back after the test
-    monkeypatch.setenv("PATH", f"{control.parent}:{os.environ['PATH']}")
-    with tool.process_service():
-        assert (tmp_path / "said").read_text() == "-d\n"
-    assert (tmp_path / "said").read_text() == "-d\nquit\n"
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="nvidia-cuda-mps-control"), tool.process_service():
-        pass
 
 
 def test_a_job_that_fails_twice_is_reported_with_the_end_of_its_log(tmp_path):
