@@ -34,7 +34,7 @@ from hgpo.training.batches import Row
 from hgpo.training.learner import Sample
 from hgpo.training.machines import Machines, check_chat, make_critic, make_learner
 from hgpo.training.plan import Plan
-from hgpo.training.process_service import CONTROL, ENDING_S, STOP, control, process_service
+from hgpo.training.process_service import CONTROL, ENDING_S, STOP, control, process_service, put_back
 from hgpo.training.signals import SIGNALS
 
 START_TIMEOUT_S = 300.0
@@ -479,11 +479,7 @@ def slurm_cluster(nodes: int, mps: bool = False) -> Iterator[str]:
         for process in reversed(processes):
             process.send_signal(STOP if mps else signal.SIGTERM)
         _end(processes, NODE_ENDING_S + (ENDING_S if mps else 0.0))
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
+        put_back(before)
         RayConfig.initialize("")
 
 

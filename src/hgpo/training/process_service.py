@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from hgpo.errors import ConfigError
@@ -60,11 +60,16 @@ def process_service() -> Iterator[None]:
                     quit_ = f"quit -t {ENDED_BY_FORCE_S}\n"
                     subprocess.run([program], input=quit_, text=True, capture_output=True, timeout=ENDING_S)
         finally:
-            for key, value in before.items():
-                if value is None:
-                    os.environ.pop(key, None)
-                else:
-                    os.environ[key] = value
+            put_back(before)
+
+
+def put_back(variables: Mapping[str, str | None]) -> None:
+    """Sets variables of the environment to what they were; None: not set."""
+    for key, value in variables.items():
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value
 
 
 def main(command: list[str]) -> int:
